@@ -17,6 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -237,7 +238,7 @@ func formatEventTime(id int64) string { return events.Instant{Time: events.Time(
 func formatMicros(at int64) string { return events.Instant{Time: time.UnixMicro(at)}.String() }
 
 // describeDue says when the next attempt is due.
-func describeDue(h reconcile.RefetchRequest) string {
+func describeDue(h refetch.Request) string {
 	if h.Suspended {
 		return "suspended"
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -68,8 +69,8 @@ func (b *testBundle) reconciles(t *testing.T, withAPI bool) (stop func()) {
 	noError(t, err)
 	settings := reconcile.DefaultSettings
 	settings.RetryDelay = 10 * time.Millisecond
-	carried := &reconcile.Runner{Pool: pool, Log: b.db.Role(t, "gateway"), Applier: p, Settings: settings,
-		Sources: &providerapi.Sources{}}
+	carried := &reconcile.Runner{Resources: &refetch.Resources{Pool: pool, Log: b.db.Role(t, "gateway"), Applier: p,
+		Sources: &providerapi.Sources{}, Limits: refetch.DefaultLimits}, Settings: settings}
 	if withAPI {
 		carried.Sources.Replace(&providerapi.Source{Name: "stripe", Number: parseID,
 			Config: &provider.Source{Name: "stripe"}, API: &provider.API{},
@@ -107,9 +108,9 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 	dry.want(t, 0, "\nThe clocks of the API and the database differed by up to 3 seconds: check that the database's "+
 		"machine synchronizes its clock (NTP).\n", "")
 	b.run(t, "drift", "show").want(t, 0, "Nothing is reconciled yet.", "")
-	until := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.ListDelay).UTC().Truncate(
+	until := time.UnixMicro(sim.Start).Add(time.Hour - refetch.DefaultLimits.ListDelay).UTC().Truncate(
 		time.Second).Format("2006-01-02T15:04:05.000000Z")
-	since := time.UnixMicro(sim.Start).Add(time.Hour - reconcile.DefaultSettings.EventRetention).UTC().Truncate(
+	since := time.UnixMicro(sim.Start).Add(time.Hour - refetch.DefaultLimits.EventRetention).UTC().Truncate(
 		time.Second).Format("2006-01-02T15:04:05.000000Z")
 	done := b.run(t, "reconcile", "stripe")
 	done.want(t, 0, "The provider has 2 events: 0 were in the log and 2 were missing. The log is complete from "+since+

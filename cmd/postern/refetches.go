@@ -10,29 +10,29 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/admin"
-	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 )
 
 func newRefetchesCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{Use: "refetches", Short: "List, add and cancel refetches of objects from the provider's API",
 		RunE: showHelpOrError,
 		Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(listCommand[reconcile.RefetchRequest]{
+	cmd.AddCommand(listCommand[refetch.Request]{
 		subject: "objects whose refetch is pending: why, when it is due, and why the last attempt failed",
 		example: "  postern refetches list --source stripe",
 		params:  admin.RefetchParams,
 		query:   admin.Refetches,
-		columns: []column[reconcile.RefetchRequest]{
-			{"SOURCE", func(h reconcile.RefetchRequest) string { return h.Source }},
-			{"ACCOUNT", func(h reconcile.RefetchRequest) string { return h.Account }},
-			{"OBJECT", func(h reconcile.RefetchRequest) string { return describeObject(h.ObjectType, h.ObjectID) }},
-			{"REASON", func(h reconcile.RefetchRequest) string { return h.Reason }},
-			{"REQUESTED BY", func(h reconcile.RefetchRequest) string { return h.RequestedBy }},
-			{"CREATED", func(h reconcile.RefetchRequest) string { return h.RequestedAt.String() }},
+		columns: []column[refetch.Request]{
+			{"SOURCE", func(h refetch.Request) string { return h.Source }},
+			{"ACCOUNT", func(h refetch.Request) string { return h.Account }},
+			{"OBJECT", func(h refetch.Request) string { return describeObject(h.ObjectType, h.ObjectID) }},
+			{"REASON", func(h refetch.Request) string { return h.Reason }},
+			{"REQUESTED BY", func(h refetch.Request) string { return h.RequestedBy }},
+			{"CREATED", func(h refetch.Request) string { return h.RequestedAt.String() }},
 			{"DUE", describeDue},
-			{"ATTEMPTS", func(h reconcile.RefetchRequest) string { return strconv.Itoa(h.Attempts) }},
-			{"LEASED BY", func(h reconcile.RefetchRequest) string { return h.LeaseOwner }},
-			{"ERROR", func(h reconcile.RefetchRequest) string { return h.Error }},
+			{"ATTEMPTS", func(h refetch.Request) string { return strconv.Itoa(h.Attempts) }},
+			{"LEASED BY", func(h refetch.Request) string { return h.LeaseOwner }},
+			{"ERROR", func(h refetch.Request) string { return h.Error }},
 		},
 		emptyText: "No refetch is pending.",
 	}.newCommand(c), newRefetchesAddCommand(c), newRefetchesCancelCommand(c))
@@ -55,7 +55,7 @@ same as a run and waits for its result.`,
 	filterFlags(cmd, params)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.changeRefetch(cmd, args, params, func(ctx context.Context, pool *pgxpool.Pool,
-			values url.Values) (*reconcile.RefetchRequest, error) {
+			values url.Values) (*refetch.Request, error) {
 			return admin.AddRefetch(ctx, pool, values, operator())
 		}, "will be refetched.")
 	}
@@ -74,7 +74,7 @@ func newRefetchesCancelCommand(c *cli) *cobra.Command {
 	filterFlags(cmd, params)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return c.changeRefetch(cmd, args, params, func(ctx context.Context, pool *pgxpool.Pool,
-			values url.Values) (*reconcile.RefetchRequest, error) {
+			values url.Values) (*refetch.Request, error) {
 			return admin.CancelRefetch(ctx, pool, values, operator())
 		}, "is not refetched for this request.")
 	}
@@ -87,7 +87,7 @@ var accountParam = admin.Param{Name: "account", Help: "tenant inside the source 
 
 // changeRefetch changes the refetch of the object that args name and prints the result.
 func (c *cli) changeRefetch(cmd *cobra.Command, args []string, params []admin.Param, change func(context.Context,
-	*pgxpool.Pool, url.Values) (*reconcile.RefetchRequest, error), result string) error {
+	*pgxpool.Pool, url.Values) (*refetch.Request, error), result string) error {
 	values := filterValues(cmd, params)
 	values.Set("source", args[0])
 	values.Set("type", args[1])

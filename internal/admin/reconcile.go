@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -106,14 +107,14 @@ func (q *query) parseReconcile() *reconcile.Params {
 var RefetchParams = []Param{sourceParam, limitParam, cursorParam}
 
 // Refetches lists the objects that wait for a refetch, by RefetchParams. Errors: events.ErrInvalid.
-func Refetches(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[reconcile.RefetchRequest],
+func Refetches(ctx context.Context, pool *pgxpool.Pool, values url.Values) (events.Page[refetch.Request],
 	error) {
 	q := newQuery(ctx, pool, values, RefetchParams)
 	source, limit := q.source(), q.limit()
 	if q.err != nil {
-		return events.Page[reconcile.RefetchRequest]{}, q.err
+		return events.Page[refetch.Request]{}, q.err
 	}
-	return reconcile.RefetchRequests(ctx, pool, source, q.text("cursor"), limit)
+	return refetch.Requests(ctx, pool, source, q.text("cursor"), limit)
 }
 
 // AddRefetchParams name the object to refetch, and the reason.
@@ -121,7 +122,7 @@ var AddRefetchParams = append(slices.Clone(objectParams), Param{"reason", "reaso
 
 // AddRefetch requests a refetch of an object by a running processor, by AddRefetchParams. Errors:
 // events.ErrInvalid, *SeveralObjectsError.
-func AddRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Requester) (*reconcile.RefetchRequest,
+func AddRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Requester) (*refetch.Request,
 	error) {
 	k, err := newQuery(ctx, pool, values, AddRefetchParams).objectKey()
 	if err != nil {
@@ -138,16 +139,16 @@ func AddRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, by R
 	}
 	by.Reason = values.Get("reason")
 	return change(ctx, pool, by, "refetches add",
-		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*reconcile.RefetchRequest,
+		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*refetch.Request,
 			error) {
 			e.Target = auditTarget(k, values)
-			return reconcile.RequestRefetch(ctx, tx, k, by.String(), cmp.Or(by.Reason, "requested"))
+			return refetch.Add(ctx, tx, k, by.String(), cmp.Or(by.Reason, "requested"))
 		})
 }
 
 // CancelRefetch cancels a refetch request, by the object's name. Errors: events.ErrInvalid,
 // events.ErrNotFound, *SeveralObjectsError.
-func CancelRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Requester) (*reconcile.RefetchRequest,
+func CancelRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Requester) (*refetch.Request,
 	error) {
 	k, err := newQuery(ctx, pool, values, CancelRefetchParams).objectKey()
 	if err != nil {
@@ -155,9 +156,9 @@ func CancelRefetch(ctx context.Context, pool *pgxpool.Pool, values url.Values, b
 	}
 	by.Reason = values.Get("reason")
 	return change(ctx, pool, by, "refetches cancel",
-		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*reconcile.RefetchRequest, error) {
+		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*refetch.Request, error) {
 			e.Target = auditTarget(k, values)
-			return reconcile.CancelRefetch(ctx, tx, k)
+			return refetch.Cancel(ctx, tx, k)
 		})
 }
 

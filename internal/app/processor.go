@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/redaction"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -112,7 +113,7 @@ func (a *App) addProcessor(ctx context.Context, t Tuning) error {
 // that append have their own. With fewer connections, workers that wait for a swap could block it.
 func runsConnections(t Tuning) int32 {
 	const jobs = 6
-	return int32((jobs+t.Runs.SharedSlots)*(t.Processor.Workers+2) + 2 + reconcile.MaxConcurrentApplies)
+	return int32((jobs+t.Runs.SharedSlots)*(t.Processor.Workers+2) + 2 + refetch.MaxConcurrentApplies)
 }
 
 // jobs returns the executors of the jobs by name.

@@ -13,10 +13,11 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 )
 
 // appendConns is the number of connections for appending fetched events.
-const appendConns = reconcile.MaxConcurrentApplies
+const appendConns = refetch.MaxConcurrentApplies
 
 // apiClients holds the clients of the providers' APIs.
 type apiClients struct {
@@ -51,13 +52,14 @@ func (a *App) addReconcile(ctx context.Context, pool *pgxpool.Pool, applier *app
 	if err != nil {
 		return nil, err
 	}
-	r := &reconcile.Runner{Pool: pool, Log: a.apiClients.appendPool, Applier: applier, Sources: &a.apiClients.sources,
-		Settings: reconcile.DefaultSettings}
-	refetcher := &reconcile.Refetcher{Runner: r, ID: processID(), Logger: a.Logger.With("component", "reconcile"),
+	resources := &refetch.Resources{Pool: pool, Log: a.apiClients.appendPool, Applier: applier,
+		Sources: &a.apiClients.sources, Limits: refetch.DefaultLimits}
+	refetcher := &refetch.Refetcher{Resources: resources, ID: processID(),
+		Logger:       a.Logger.With("component", "reconcile"),
 		PollInterval: t.RefetchInterval}
 	a.loop("refetches", refetcher.Run)
 	a.loop("refetch metrics", func(ctx context.Context) error { return pendingMetrics.Watch(ctx, pool, a.Logger) })
-	return r, nil
+	return &reconcile.Runner{Resources: resources, Settings: reconcile.DefaultSettings}, nil
 }
 
 // appendErrorContext is the start of the error message if the login may not append.

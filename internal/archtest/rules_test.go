@@ -48,6 +48,7 @@ var rules = []rule{
 	{"internal/archive", 70, "exports events to files and imports them into another log"},
 	{"internal/redaction", 70, "redacts events and the data derived from them"},
 	{"internal/reconcile", 70, "reads the provider's API and adds to the log what webhooks did not bring"},
+	{"internal/refetch", 65, "reads single objects again from the provider's API, and keeps the queue of them"},
 	{"internal/effects/jobs/runner", 70, "executes planned effects"},
 	{"internal/effects/jobs/windows", 70, "plans the effects of rules that are on a schedule"},
 	{"internal/effects/jobs/backtest", 70, "evaluates rules against past changes, without effects"},

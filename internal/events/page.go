@@ -51,6 +51,15 @@ func (p Page[T]) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
+// SourceInterval returns the first and the last source number of a list of one source or, with 0,
+// of all.
+func SourceInterval(source int32) (first, last int32) {
+	if source == 0 {
+		return 1, 1<<31 - 1
+	}
+	return source, source
+}
+
 // Instant is a time that is written as RFC 3339 in UTC with microseconds, and as null if it is
 // zero.
 type Instant struct{ time.Time }

@@ -91,7 +91,7 @@ func TestAccountCheck_verifiedKey_isRemembered(t *testing.T) {
 	b := newCheckedKeyEnv(t)
 	b.wantDeleted(t, b.removed[1], 2)
 	b.stop()
-	b.reconciler.Settings.AccountCheckTTL = 0 // for later checks
+	b.reconciler.Limits.AccountCheckTTL = 0 // for later checks
 	b.startReconciler(t, b.reconciler)
 	b.wantDeleted(t, b.removed[2], 2)
 	b.reconciler.ResetAccountChecks()

@@ -125,12 +125,12 @@ func TestAccountCheck_eventTooNewOrTooOld_isIgnored(t *testing.T) {
 	b.deliver(t, []sim.Event{last})
 	b.api.respondTo(b.missingResponse(), "/event/*")
 	r := b.runner()
-	r.Settings.ListDelay, r.Settings.Overlap = 30*time.Second, time.Minute
+	r.Limits.ListDelay, r.Limits.Overlap = 30*time.Second, time.Minute
 	b.startReconciler(t, r)
 	for _, c := range []struct {
 		age  time.Duration
 		want runs.Status
-	}{{10 * time.Second, runs.Done}, {40 * time.Second, runs.Failed}, {r.Settings.EventRetention - 30*time.Second,
+	}{{10 * time.Second, runs.Done}, {40 * time.Second, runs.Failed}, {r.Limits.EventRetention - 30*time.Second,
 		runs.Done}} {
 		b.api.setTime(b.onlyEventTime(t).Add(c.age))
 		if r := b.waitForEnd(t, b.startRun(t, reconcile.Params{Scope: reconcile.Objects})); r.Status != c.want {

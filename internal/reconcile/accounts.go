@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -25,17 +26,6 @@ const (
 
 // startTimeout bounds the transaction that starts a run for each account.
 const startTimeout = time.Minute
-
-// mirroredAccountsSQL returns the distinct accounts of a source. It steps from account to account
-// over the primary key, so its cost does not depend on the number of objects.
-const mirroredAccountsSQL = `
-WITH RECURSIVE a AS (
-  (SELECT account FROM objects WHERE source = $1 ORDER BY account LIMIT 1)
-  UNION ALL
-  SELECT (SELECT o.account FROM objects o WHERE o.source = $1 AND o.account > a.account ORDER BY o.account LIMIT 1)
-  	FROM a WHERE a.account IS NOT NULL
-)
-SELECT account FROM a WHERE account IS NOT NULL`
 
 // openAccountsSQL returns the accounts for which the same reconciliation is running or queued. Such
 // runs differ from each other in their account, parent run and request text only.
@@ -86,27 +76,27 @@ func (w *execution) startRunPerAccount(ctx context.Context) (started bool, err e
 // own account, the configured accounts and the mirrored ones. It leaves out the accounts that the
 // configuration excludes.
 func (w *execution) listAccounts(ctx context.Context) ([]string, error) {
-	if _, ok := w.source.Reader.(provider.BaseURLReader); ok {
+	if _, ok := w.Source.Reader.(provider.BaseURLReader); ok {
 		return []string{w.params.Account}, nil // the key belongs to this account only
 	}
-	events, listed := w.source.Reader.(provider.EventLister)
+	events, listed := w.Source.Reader.(provider.EventLister)
 	if w.params.Scope == Events && !listed {
 		return []string{w.params.Account}, nil // the list of deliveries covers all accounts
 	}
-	mirrored, err := queryAccounts(ctx, w.Pool, mirroredAccountsSQL, w.params.Source)
+	mirrored, err := refetch.MirroredAccounts(ctx, w.Pool, w.params.Source)
 	if err != nil {
 		return nil, err
 	}
 	all := []string{w.params.Account}
-	for _, account := range slices.Concat(w.source.Config.Accounts, mirrored) {
+	for _, account := range slices.Concat(w.Source.Config.Accounts, mirrored) {
 		if w.params.Scope == Events {
-			account = w.webhookAccount(events.ListEvents(w.source.API, account, time.Time{}, time.Time{}, "").Account)
+			account = w.WebhookAccount(events.ListEvents(w.Source.API, account, time.Time{}, time.Time{}, "").Account)
 		}
 		if account != "*" && !slices.Contains(all, account) {
 			all = append(all, account)
 		}
 	}
-	all = slices.DeleteFunc(all, func(account string) bool { return excludes(w.source, account) })
+	all = slices.DeleteFunc(all, func(account string) bool { return excludes(w.Source, account) })
 	some := slices.DeleteFunc(slices.Clone(all), func(account string) bool { return !w.hasLists(account) })
 	if len(some) > 0 {
 		return some, nil
@@ -133,11 +123,11 @@ func providerAccount(s *providerapi.Source, account string) string {
 // hasLists reports whether there is anything to reconcile for an account. Parts of one account can
 // differ in this.
 func (w *execution) hasLists(account string) bool {
-	lister, ok := w.source.Reader.(provider.ObjectLister)
+	lister, ok := w.Source.Reader.(provider.ObjectLister)
 	if w.params.Scope != Objects || !ok {
 		return true
 	}
-	lists := lister.Lists(w.source.Config, w.source.API, account)
+	lists := lister.Lists(w.Source.Config, w.Source.API, account)
 	_, listed := lists[w.params.Type]
 	return listed || w.params.Type == "" && len(lists) > 0
 }

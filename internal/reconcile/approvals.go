@@ -15,7 +15,7 @@ const tombstoneApproval = "tombstones"
 // needs its own approval.
 func (w *execution) keyApproval() string {
 	digest := sha256.New()
-	fmt.Fprintf(digest, "postern run %d %s\n", w.lease.Run.ID, w.source.API.BaseURL)
-	digest.Write(w.source.API.Key.Value)
+	fmt.Fprintf(digest, "postern run %d %s\n", w.lease.Run.ID, w.Source.API.BaseURL)
+	digest.Write(w.Source.API.Key.Value)
 	return "key " + hex.EncodeToString(digest.Sum(nil)[:16])
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/shopify"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
@@ -101,8 +102,8 @@ func (b *shopifyEnv) runner(t *testing.T) *reconcile.Runner {
 	sources.Replace(source)
 	s := reconcile.DefaultSettings
 	s.RetryDelay, s.MaxPollDelay = 5*time.Millisecond, 20*time.Millisecond
-	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Applier: b.Applier(t, nil), Sources: sources,
-		Settings: s}
+	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.gateway, Applier: b.Applier(t, nil),
+		Sources: sources, Limits: refetch.DefaultLimits}, Settings: s}
 }
 
 // startScan requests a full object scan of a type.

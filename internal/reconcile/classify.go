@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -43,7 +44,7 @@ type item struct {
 	// listed is what the list shows of an object whose URL depends on known data. location is where
 	// it was refetched.
 	listed   []byte
-	location location
+	location refetch.Location
 	// refetch is the object's response, and input its form for the version rule; nil if the list
 	// has the id only.
 	refetch *provider.Refetch

@@ -29,10 +29,10 @@ func changesWatermark(objectType string) string { return "changes " + objectType
 // in their order. With another scope the list may contain objects from before a watermark, and
 // cursors are not valid.
 func (s *objectScan) listScope() string {
-	paged := *s.source.API
+	paged := *s.Source.API
 	paged.Bulk = nil // a file lists the same objects
-	c := s.lister.ListObjects(s.source.Config, &paged, s.params.Account, s.objectType, time.Time{}, time.Time{}, "")
-	return digest(append(callParts(c), s.source.API.Repositories...))
+	c := s.lister.ListObjects(s.Source.Config, &paged, s.params.Account, s.objectType, time.Time{}, time.Time{}, "")
+	return digest(append(callParts(c), s.Source.API.Repositories...))
 }
 
 // digest returns the digest of texts in their order.
@@ -88,7 +88,7 @@ const deleteWatermarkSQL = `DELETE FROM watermarks m WHERE m.source = $1 AND m.a
 // listMargin is how long before the list a row may have been observed and still count as newer than
 // it. A Date has seconds only, the list may lag, and its response may be slow.
 func (s *objectScan) listMargin() time.Duration {
-	return time.Second + s.source.Reader.Lag() + s.source.Caller.MaxLatency()
+	return time.Second + s.Source.Reader.Lag() + s.Source.Caller.MaxLatency()
 }
 
 // raiseWatermarks raises the watermarks of the type, unless an object is unrepaired or a part of

@@ -44,7 +44,7 @@ func (s *objectScan) checkCycle(pages []*listPage, foundNew bool) error {
 // cycleError is the error of a list whose cursors form a cycle.
 func (s *objectScan) cycleError(pages int) error {
 	return runs.Permanent(fmt.Errorf("the API of source %s listed nothing new on the last %d pages of type %s, and "+
-		"each page announces another one: its cursors form a cycle", s.source.Name, pages, s.objectType))
+		"each page announces another one: its cursors form a cycle", s.Source.Name, pages, s.objectType))
 }
 
 // cycleDetector detects a cycle in a sequence of cursors with constant memory. It remembers one

@@ -50,15 +50,15 @@ type sentEvent struct {
 // therefore read back to the run's start, and the checkpoint moves once all are read. A killed run
 // lists everything again, and does not fetch what the log has by then.
 func (w *execution) reconcileDeliveries(ctx context.Context, lister provider.DeliveryLister) (runs.Status, error) {
-	if len(w.source.API.Webhooks) == 0 {
+	if len(w.Source.API.Webhooks) == 0 {
 		return "", runs.Permanent(fmt.Errorf("source %s names no webhook whose deliveries can be read: name it under "+
-			"api.hooks", w.source.Name))
+			"api.hooks", w.Source.Name))
 	}
 	if w.params.Account != "" {
 		return "", runs.Permanent(fmt.Errorf("the deliveries of the webhooks of source %s are read for all accounts "+
-			"at once: ask without an account", w.source.Name))
+			"at once: ask without an account", w.Source.Name))
 	}
-	if _, err := w.checkKey(ctx, w.params.Account); err != nil { // the response also has the provider's time
+	if _, err := w.CheckKey(ctx, w.params.Account); err != nil { // the response also has the provider's time
 		return "", err
 	}
 	if err := w.freezeBounds(ctx); err != nil {
@@ -69,7 +69,7 @@ func (w *execution) reconcileDeliveries(ctx context.Context, lister provider.Del
 	}
 	s := &deliveryRun{execution: w, lister: lister, since: time.UnixMicro(w.lease.Cursor).UTC(),
 		until: time.UnixMicro(w.lease.Bound).UTC(), seenKeys: map[[16]byte]bool{}}
-	for _, hook := range w.source.API.Webhooks {
+	for _, hook := range w.Source.API.Webhooks {
 		if status, err := s.readHook(ctx, hook); err != nil || status != runs.Running {
 			return status, err
 		}
@@ -79,7 +79,7 @@ func (w *execution) reconcileDeliveries(ctx context.Context, lister provider.Del
 			return status, err
 		}
 		return "", runs.Permanent(fmt.Errorf("the log lacks %d events that the provider of source %s has sent, and "+
-			"the API did not return their bodies; the first because: %w", n, w.source.Name, s.firstUnread))
+			"the API did not return their bodies; the first because: %w", n, w.Source.Name, s.firstUnread))
 	}
 	if err := w.raiseWatermark(ctx, s.until); err != nil {
 		return "", err
@@ -87,32 +87,21 @@ func (w *execution) reconcileDeliveries(ctx context.Context, lister provider.Del
 	return w.advanceCheckpoint(ctx, s.until.UnixMicro())
 }
 
-// eventRetention returns for how long the provider keeps its events.
-func (f *fetcher) eventRetention() time.Duration {
-	if sent, ok := f.source.Reader.(provider.DeliveryLister); ok {
-		return min(sent.DeliveryRetention(), f.Settings.EventRetention)
-	}
-	if timed, ok := f.source.Reader.(provider.TimedLister); ok {
-		return min(timed.EventRetention(), f.Settings.EventRetention)
-	}
-	return f.Settings.EventRetention
-}
-
 // readHook reads the deliveries of one webhook, back to a page that is older than the run's
 // interval as a whole. Deliveries of the same moment may be listed in any order.
 func (s *deliveryRun) readHook(ctx context.Context, hook string) (runs.Status, error) {
 	for cursor := ""; ; {
-		a, err := s.callWithRetry(ctx, s.lister.ListDeliveries(s.source.API, hook, cursor))
+		a, err := s.callWithRetry(ctx, s.lister.ListDeliveries(s.Source.API, hook, cursor))
 		if err != nil {
 			return "", err
 		}
 		if a.Verdict.Kind == provider.Missing {
 			return "", runs.Permanent(fmt.Errorf("the API of source %s finds no webhook %s, or the key may "+
-				"not read it: see api.hooks", s.source.Name, hook))
+				"not read it: see api.hooks", s.Source.Name, hook))
 		}
 		page, next, err := s.lister.DeliveryPage(a.Header, a.Body)
 		if err != nil {
-			return "", fmt.Errorf("source %s: %w", s.source.Name, s.maskError(err))
+			return "", fmt.Errorf("source %s: %w", s.Source.Name, s.MaskError(err))
 		}
 		if status, err := s.appendPage(ctx, hook, page); err != nil || status != runs.Running {
 			return status, err
@@ -123,7 +112,7 @@ func (s *deliveryRun) readHook(ctx context.Context, hook string) (runs.Status, e
 			!slices.ContainsFunc(page, func(one provider.SentDelivery) bool { return !older(one) }):
 			return runs.Running, nil
 		case next == cursor:
-			return "", fmt.Errorf("the API of source %s gives the same page again and again", s.source.Name)
+			return "", fmt.Errorf("the API of source %s gives the same page again and again", s.Source.Name)
 		}
 		cursor = next
 	}
@@ -264,11 +253,11 @@ func (e *unreadError) Error() string { return e.text }
 func (s *deliveryRun) fetchDelivery(ctx context.Context, hook string, e *sentEvent) (*events.Delivery, error) {
 	var last error
 	for _, one := range e.attempts {
-		a, err := s.callWithRetry(ctx, s.lister.FetchDelivery(s.source.API, hook, one.ID))
+		a, err := s.callWithRetry(ctx, s.lister.FetchDelivery(s.Source.API, hook, one.ID))
 		var temporary *providerapi.TemporaryError
 		if errors.As(err, &temporary) {
 			// the API responds, but not for this event: its response may be too large
-			if _, down := s.checkKey(ctx, s.params.Account); down == nil {
+			if _, down := s.CheckKey(ctx, s.params.Account); down == nil {
 				last = &unreadError{temporary.Error()}
 				continue
 			}
@@ -282,7 +271,7 @@ func (s *deliveryRun) fetchDelivery(ctx context.Context, hook string, e *sentEve
 		}
 		d, err := s.lister.ReadDelivery(a.Body)
 		if err != nil {
-			last = &unreadError{fmt.Sprintf("delivery %s: %v", one.ID, s.maskError(err))}
+			last = &unreadError{fmt.Sprintf("delivery %s: %v", one.ID, s.MaskError(err))}
 			continue
 		}
 		return s.toDelivery(e, d)
@@ -292,28 +281,28 @@ func (s *deliveryRun) fetchDelivery(ctx context.Context, hook string, e *sentEve
 
 // toDelivery converts a fetched delivery to one that can be appended.
 func (s *deliveryRun) toDelivery(e *sentEvent, d *provider.Delivery) (*events.Delivery, error) {
-	d.ReceivedAt = s.receiptTime()
-	identified, err := s.source.Provider.Identify(s.source.Config, d)
+	d.ReceivedAt = s.ReceiptTime()
+	identified, err := s.Source.Provider.Identify(s.Source.Config, d)
 	if err != nil {
 		s.pendingCounts[Processed]++
 		s.pendingCounts[Rejected]++ // of an account that the source does not accept
 		return nil, nil
 	}
 	if !slices.ContainsFunc(identified, func(n provider.Event) bool { return n.Key == e.key }) {
-		return nil, &unreadError{fmt.Sprintf("the API returned another event for %s", s.source.API.Quote(e.key, 100))}
+		return nil, &unreadError{fmt.Sprintf("the API returned another event for %s", s.Source.API.Quote(e.key, 100))}
 	}
 	return &events.Delivery{Source: s.params.Source, ReceivedAt: d.ReceivedAt, Origin: events.OriginReconcile,
-		Headers:      events.AppendHeaders(nil, s.source.Provider.Headers(), d),
-		Verification: s.verification, Body: d.Body, Events: identified}, nil
+		Headers:      events.AppendHeaders(nil, s.Source.Provider.Headers(), d),
+		Verification: s.Verification, Body: d.Body, Events: identified}, nil
 }
 
 // requestRedelivery requests another delivery of an event if the configuration allows it. The event
 // then arrives by the webhook, and a later run finds it in the log.
 func (s *deliveryRun) requestRedelivery(ctx context.Context, hook string, e *sentEvent) error {
-	if !s.source.API.Redeliver {
+	if !s.Source.API.Redeliver {
 		return nil
 	}
-	a, err := s.call(ctx, s.lister.Redeliver(s.source.API, hook, e.attempts[0].ID))
+	a, err := s.Call(ctx, s.lister.Redeliver(s.Source.API, hook, e.attempts[0].ID))
 	if temporary := (*providerapi.TemporaryError)(nil); errors.As(err, &temporary) {
 		return nil // the next run requests it again
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -231,14 +232,16 @@ func (b *testEnv) runner() *reconcile.Runner {
 	s := reconcile.DefaultSettings
 	s.InitialInterval, s.MinInterval, s.MaxInterval, s.RetryDelay = 2*time.Second, time.Second, 10*time.Minute,
 		10*time.Millisecond
-	s.EventRetention, s.Overlap = time.Hour+time.Minute, 5*time.Second
-	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Applier: b.proc, Sources: b.sources(), Settings: s}
+	limits := refetch.DefaultLimits
+	limits.EventRetention, limits.Overlap = time.Hour+time.Minute, 5*time.Second
+	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.gateway, Applier: b.proc,
+		Sources: b.sources(), Limits: limits}, Settings: s}
 }
 
 // otherRunner returns the runner of another process, with the settings of r.
 func otherRunner(r *reconcile.Runner) *reconcile.Runner {
-	return &reconcile.Runner{Pool: r.Pool, Log: r.Log, Applier: r.Applier, Sources: r.Sources,
-		Settings: r.Settings, Now: r.Now}
+	return &reconcile.Runner{Resources: &refetch.Resources{Pool: r.Pool, Log: r.Log, Applier: r.Applier,
+		Sources: r.Sources, Limits: r.Limits, Now: r.Now}, Settings: r.Settings}
 }
 
 // startRun requests a reconciliation of the source.
@@ -384,7 +387,7 @@ func (b *testEnv) setStatus(t *testing.T, run int64, to runs.Status) {
 func (b *testEnv) requestRefetch(t *testing.T, objectType, id, who, why string) {
 	t.Helper()
 	k := versioning.Key{Source: b.Source, Type: objectType, ID: id}
-	if _, err := reconcile.RequestRefetch(t.Context(), b.OperatorPool, k, who, why); err != nil {
+	if _, err := refetch.Add(t.Context(), b.OperatorPool, k, who, why); err != nil {
 		t.Fatal(err)
 	}
 }

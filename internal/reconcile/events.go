@@ -21,19 +21,19 @@ const fewPages, manyPages = 2, 10
 // outcome. A killed run reads its interval again, and events that are in the log by then are
 // duplicates.
 func (w *execution) reconcileEvents(ctx context.Context) (runs.Status, error) {
-	lister, ok := w.source.Reader.(provider.EventLister)
-	if deliveryLister, listsDeliveries := w.source.Reader.(provider.DeliveryLister); listsDeliveries && !ok {
+	lister, ok := w.Source.Reader.(provider.EventLister)
+	if deliveryLister, listsDeliveries := w.Source.Reader.(provider.DeliveryLister); listsDeliveries && !ok {
 		return w.reconcileDeliveries(ctx, deliveryLister)
 	}
 	read := func(since, until time.Time) ([]int64, int, error) { return w.appendInterval(ctx, lister, since, until) }
-	if timedLister, listsByTime := w.source.Reader.(provider.TimedLister); listsByTime && !ok {
+	if timedLister, listsByTime := w.Source.Reader.(provider.TimedLister); listsByTime && !ok {
 		ok, read = true, func(since, until time.Time) ([]int64, int, error) {
 			return w.appendTimedInterval(ctx, timedLister, since, until)
 		}
 	}
 	if !ok {
 		return "", runs.Permanent(fmt.Errorf("the API of provider %s does not list events: reconcile objects instead",
-			w.source.Provider.Name()))
+			w.Source.Provider.Name()))
 	}
 	if status, err := w.checkRunAccount(ctx); err != nil || status != runs.Running {
 		return status, err
@@ -41,7 +41,7 @@ func (w *execution) reconcileEvents(ctx context.Context) (runs.Status, error) {
 	if err := w.freezeBounds(ctx); err != nil {
 		return "", err
 	}
-	span := w.Settings.InitialInterval
+	span := w.settings.InitialInterval
 	for w.lease.Cursor < w.lease.Bound {
 		since := time.UnixMicro(w.lease.Cursor).UTC()
 		until := time.UnixMicro(min(since.Add(span).UnixMicro(), w.lease.Bound)).UTC()
@@ -60,9 +60,9 @@ func (w *execution) reconcileEvents(ctx context.Context) (runs.Status, error) {
 		}
 		switch {
 		case pages > manyPages:
-			span = max(span/2, w.Settings.MinInterval)
+			span = max(span/2, w.settings.MinInterval)
 		case pages < fewPages:
-			span = min(span*2, w.Settings.MaxInterval)
+			span = min(span*2, w.settings.MaxInterval)
 		}
 	}
 	return runs.Running, nil
@@ -76,9 +76,9 @@ func (w *execution) freezeBounds(ctx context.Context) error {
 	if _, err := w.Pool.Exec(ctx, deleteEndedWatermarksSQL, w.params.Source, w.params.Account); err != nil {
 		return fmt.Errorf("delete the watermarks of ended runs: %w", err)
 	}
-	now := w.source.Caller.Now()
+	now := w.Source.Caller.Now()
 	if w.lease.Bound == 0 {
-		until := now.Add(-w.Settings.ListDelay)
+		until := now.Add(-w.Limits.ListDelay)
 		if !w.params.Until.IsZero() && w.params.Until.Before(until) {
 			until = w.params.Until
 		}
@@ -99,7 +99,7 @@ const watermarkSQL = `SELECT since, until FROM watermarks WHERE source = $1 AND 
 // startTime returns where to start: at the requested time; without one a little before the
 // watermark; without a watermark as far back as the provider keeps events.
 func (w *execution) startTime(ctx context.Context, now time.Time) (time.Time, error) {
-	oldest := now.Add(-w.eventRetention())
+	oldest := now.Add(-w.EventRetention())
 	if !w.params.Since.IsZero() { // the provider has no older events, so no older interval can become complete
 		return later(w.params.Since, oldest), nil
 	}
@@ -108,7 +108,7 @@ func (w *execution) startTime(ctx context.Context, now time.Time) (time.Time, er
 	if err != nil || completeUntil.IsZero() || from.After(oldest) {
 		return oldest, err
 	}
-	since := later(completeUntil.Add(-w.Settings.Overlap), oldest)
+	since := later(completeUntil.Add(-w.Limits.Overlap), oldest)
 	if since.UnixMicro() >= w.lease.Bound { // the requested end is before the watermark
 		return oldest, nil
 	}
@@ -130,7 +130,7 @@ func (w *execution) appendInterval(ctx context.Context, lister provider.EventLis
 	w.missingKeys = nil
 	until = until.Add(-time.Microsecond)
 	lists := []eventList{lister.ListEvents}
-	if idOnly, ok := lister.(provider.IDOnlyEventLister); ok && w.source.API.IDOnlyEvents {
+	if idOnly, ok := lister.(provider.IDOnlyEventLister); ok && w.Source.API.IDOnlyEvents {
 		lists = append(lists, idOnly.ListIDOnlyEvents)
 	}
 	for _, list := range lists {
@@ -178,16 +178,16 @@ type eventList func(api *provider.API, account string, since, until time.Time, c
 func (w *execution) readEventList(ctx context.Context, lister provider.EventLister, list eventList, since,
 	until time.Time, use func(bodies [][]byte) error) (pages int, err error) {
 	for cursor := ""; ; {
-		a, err := w.callWithRetry(ctx, list(w.source.API, w.params.Account, since, until, cursor))
+		a, err := w.callWithRetry(ctx, list(w.Source.API, w.params.Account, since, until, cursor))
 		if err != nil {
 			return 0, err
 		}
 		if a.Verdict.Kind == provider.Missing {
-			return 0, fmt.Errorf("the API of source %s finds no list of events: %s", w.source.Name, a.Verdict.Detail)
+			return 0, fmt.Errorf("the API of source %s finds no list of events: %s", w.Source.Name, a.Verdict.Detail)
 		}
-		bodies, next, err := lister.EventPage(w.webhookAccount(w.params.Account), a.Body)
+		bodies, next, err := lister.EventPage(w.WebhookAccount(w.params.Account), a.Body)
 		if err != nil {
-			return 0, fmt.Errorf("source %s: %w", w.source.Name, w.maskError(err))
+			return 0, fmt.Errorf("source %s: %w", w.Source.Name, w.MaskError(err))
 		}
 		if err := use(bodies); err != nil {
 			return 0, err
@@ -196,7 +196,7 @@ func (w *execution) readEventList(ctx context.Context, lister provider.EventList
 			return pages, nil
 		}
 		if next == cursor {
-			return 0, fmt.Errorf("the API of source %s gives the same page again and again", w.source.Name)
+			return 0, fmt.Errorf("the API of source %s gives the same page again and again", w.Source.Name)
 		}
 		cursor = next
 	}
@@ -216,25 +216,21 @@ func (w *execution) appendPage(ctx context.Context, bodies [][]byte) ([]int64, e
 // source does not accept.
 func (w *execution) toDeliveries(bodies [][]byte) []events.Delivery {
 	ds := make([]events.Delivery, 0, len(bodies))
-	received := w.receiptTime()
+	received := w.ReceiptTime()
 	for _, body := range bodies {
 		d := provider.Delivery{Body: body, ReceivedAt: received}
-		identified, err := w.source.Provider.Identify(w.source.Config, &d)
+		identified, err := w.Source.Provider.Identify(w.Source.Config, &d)
 		if err != nil {
 			continue
 		}
 		ds = append(ds, events.Delivery{Source: w.params.Source, ReceivedAt: received, Origin: events.OriginReconcile,
-			Headers: []byte(`{}`), Verification: w.verification, Body: body, Events: identified})
+			Headers: []byte(`{}`), Verification: w.Verification, Body: body, Events: identified})
 	}
 	return ds
 }
 
 // Rejected counts events that the source does not accept, because their account is not allowed.
 const Rejected = "rejected"
-
-const countStoredKeysSQL = `
-SELECT count(*) FROM unnest($2::bytea[]) AS d(key) CROSS JOIN LATERAL (SELECT k.id FROM event_keys k WHERE k.source = $1
-	AND k.key = d.key LIMIT 1) k`
 
 // countMissing counts the events of some deliveries that are in the log, and those that are not.
 func (w *execution) countMissing(ctx context.Context, ds []events.Delivery) error {
@@ -271,7 +267,7 @@ const maxCallAttempts = 6
 // be read again.
 func (w *execution) callWithRetry(ctx context.Context, c provider.Call) (*providerapi.Response, error) {
 	for try := 1; ; try++ {
-		a, err := w.call(ctx, c)
+		a, err := w.Call(ctx, c)
 		var temporary *providerapi.TemporaryError
 		if try == maxCallAttempts || !errors.As(err, &temporary) {
 			return a, err
@@ -279,6 +275,6 @@ func (w *execution) callWithRetry(ctx context.Context, c provider.Call) (*provid
 		if status, err := w.lease.Advance(ctx, w.lease.Cursor); err != nil || status != runs.Running {
 			return nil, errors.Join(err, temporary)
 		}
-		runs.Sleep(ctx, w.Settings.RetryDelay<<try)
+		runs.Sleep(ctx, w.settings.RetryDelay<<try)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -58,7 +59,7 @@ func TestReconcile_missedEvents_areAppendedAndApplied(t *testing.T) {
 		t.Errorf("the run is %s: %s", r.Status, r.Detail)
 	}
 	since, until := b.completeRange(t, "", reconcile.Events)
-	if want := b.api.now.Add(-reconcile.DefaultSettings.ListDelay).Truncate(time.Second); !until.Equal(want) ||
+	if want := b.api.now.Add(-refetch.DefaultLimits.ListDelay).Truncate(time.Second); !until.Equal(want) ||
 		since.After(b.api.now.Add(-time.Hour)) {
 		t.Errorf("complete from %s until %s, want %s", since, until, want)
 	}
@@ -210,7 +211,7 @@ func TestReconcile_eventListedLate_isFoundByNextRun(t *testing.T) {
 	})
 	b.api.history.Events = slices.Delete(slices.Clone(all), last, last+1)
 	b.deliver(t, b.api.history.Events)
-	b.api.setTime(time.UnixMicro(all[last].OccurredAt).Add(reconcile.DefaultSettings.ListDelay + 2*time.Second))
+	b.api.setTime(time.UnixMicro(all[last].OccurredAt).Add(refetch.DefaultLimits.ListDelay + 2*time.Second))
 	b.startReconciler(t, b.runner())
 	if complete := b.completeUntilAfter(t, time.Time{}, time.Time{}); complete.UnixMicro() <= all[last].OccurredAt {
 		t.Fatalf("complete until %s, before the late event", complete)

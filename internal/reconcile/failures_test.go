@@ -14,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -32,8 +33,8 @@ func (b *testEnv) sourceWith(edit func(*providerapi.Source)) *providerapi.Source
 
 // refetchPasses makes refetches with a runner. Each call is one pass over the refetch requests.
 func refetchPasses(b *testEnv, r *reconcile.Runner) func(context.Context) (int, error) {
-	l := &reconcile.Refetcher{Runner: r, ID: "one", Logger: slog.New(slog.DiscardHandler)}
-	return l.PassFunc(r.Sources.All()[b.Source])
+	l := &refetch.Refetcher{Resources: r.Resources, ID: "one", Logger: slog.New(slog.DiscardHandler)}
+	return l.ForSource(r.Sources.All()[b.Source]).Pass
 }
 
 // startRefetcher makes refetches with a runner until the test ends or stop is called.
@@ -41,7 +42,7 @@ func startRefetcher(t *testing.T, r *reconcile.Runner, id string) (stop func()) 
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	l := &reconcile.Refetcher{Runner: r, ID: id, Logger: slog.New(slog.DiscardHandler),
+	l := &refetch.Refetcher{Resources: r.Resources, ID: id, Logger: slog.New(slog.DiscardHandler),
 		PollInterval: 20 * time.Millisecond}
 	go func() { defer close(done); _ = l.Run(ctx) }()
 	stop = sync.OnceFunc(func() { cancel(); <-done })
@@ -139,7 +140,7 @@ func TestRefetch_waitingForBudget_isNotDuplicated(t *testing.T) {
 	w := &blockedCaller{simAPI: b.api}
 	for i := range 2 {
 		r := b.runner()
-		r.Settings.Lease = time.Second
+		r.Limits.Lease = time.Second
 		r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.Caller = w }))
 		startRefetcher(t, r, fmt.Sprint("process ", i))
 	}
@@ -166,7 +167,7 @@ func TestRefetch_interrupted_isRetriedSoon(t *testing.T) {
 		b := newEmptyEnv(t, 93, eventTimeOptions)
 		b.objectWithPendingRefetch(t)
 		r := b.runner()
-		r.Settings.Lease = time.Hour
+		r.Limits.Lease = time.Hour
 		var calls atomic.Int64
 		b.api.interceptWith(func(provider.Call) (*providerapi.Response, error) {
 			if calls.Add(1) == 1 {
@@ -186,7 +187,7 @@ func TestRefetch_interrupted_isRetriedSoon(t *testing.T) {
 		b.objectWithPendingRefetch(t)
 		b.DB.Exec(t, `REVOKE ALL ON events FROM postern_gateway`)
 		r := b.runner()
-		r.Settings.Lease = 10 * time.Second
+		r.Limits.Lease = 10 * time.Second
 		startRefetcher(t, r, "refetcher")
 		b.waitForRequestError(t, "permission denied") // no process has taken the request
 		if wait := queryOne[float64](t, b,

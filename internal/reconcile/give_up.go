@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -14,10 +15,10 @@ import (
 // types are done by then.
 func (w *execution) giveUpOnList(ctx context.Context, err error) error {
 	var list *listError
-	if w.lease.ConsecutiveFailures < w.Settings.MaxDeferrals || ctx.Err() != nil || !errors.As(err, &list) {
+	if w.lease.ConsecutiveFailures < w.settings.MaxDeferrals || ctx.Err() != nil || !errors.As(err, &list) {
 		return err
 	}
-	if _, bad := w.checkKey(ctx, w.params.Account); bad != nil { // the failure is not limited to the list
+	if _, bad := w.CheckKey(ctx, w.params.Account); bad != nil { // the failure is not limited to the list
 		return bad
 	}
 	rest := "the other types are done"
@@ -28,15 +29,10 @@ func (w *execution) giveUpOnList(ctx context.Context, err error) error {
 		"start; %s: %w", w.lease.ConsecutiveFailures+1, rest, err))
 }
 
-// absentError: the call that checks the key finds nothing.
-type absentError struct{ text string }
-
-func (e *absentError) Error() string { return e.text }
-
 // giveUpOnAbsent fails a run whose key check found nothing in each attempt. An operator must change
 // the configuration.
 func (w *execution) giveUpOnAbsent(err error) error {
-	if w.lease.ConsecutiveFailures < w.Settings.MaxDeferrals || !errors.As(err, new(*absentError)) {
+	if w.lease.ConsecutiveFailures < w.settings.MaxDeferrals || !errors.As(err, new(*refetch.AbsentError)) {
 		return err
 	}
 	return runs.Permanent(fmt.Errorf("the run was tried %d times in a row and is given up, so that later runs can "+
@@ -49,5 +45,5 @@ func (w *execution) deferForBudget(err error) error {
 	if !errors.As(err, &spent) {
 		return err
 	}
-	return runs.Requeue(min(spent.Wait, w.Settings.MaxPollDelay), spent.Error())
+	return runs.Requeue(min(spent.Wait, w.settings.MaxPollDelay), spent.Error())
 }

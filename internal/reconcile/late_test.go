@@ -237,7 +237,7 @@ func TestObjectScan_changesOnly_startsBeforeWatermark(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if from, want := time.UnixMicro(since).UTC(),
-				complete.Add(-b.runner().Settings.Overlap-lag); complete.IsZero() || !from.Equal(want) {
+				complete.Add(-b.runner().Limits.Overlap-lag); complete.IsZero() || !from.Equal(want) {
 				t.Errorf("requested from %s, want %s: complete until %s", from, want, complete)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -69,7 +70,7 @@ func (s *objectScan) listFile(cursor string, a *providerapi.Response) (*provider
 	}
 	f, ok, err := in.ObjectFile(s.objectType, cursor, a.Header, a.Body)
 	if err != nil {
-		return nil, fmt.Errorf("source %s, list of type %s: %w", s.source.Name, s.objectType, s.maskError(err))
+		return nil, fmt.Errorf("source %s, list of type %s: %w", s.Source.Name, s.objectType, s.MaskError(err))
 	}
 	if !ok {
 		return nil, nil
@@ -92,7 +93,7 @@ type fileList struct {
 func (l *fileList) next(ctx context.Context, f *provider.File, position *listPosition) (last *listPage) {
 	defer func() {
 		if r := recover(); r != nil { // Execute recovers its own goroutine only
-			last = &listPage{err: runs.Permanent(panicError(r))}
+			last = &listPage{err: runs.Permanent(refetch.PanicError(r))}
 		}
 	}()
 	_, offset, started := provider.FileCursor(position.cursor)
@@ -105,7 +106,7 @@ func (l *fileList) next(ctx context.Context, f *provider.File, position *listPos
 	switch {
 	case !f.Ready:
 		if l.send(&listPage{notReady: &notReadyError{f.Reason, f.Wait}}) {
-			runs.Sleep(ctx, min(f.Wait, l.Settings.MaxPollDelay))
+			runs.Sleep(ctx, min(f.Wait, l.settings.MaxPollDelay))
 		}
 		return nil
 	case f.URL == "":
@@ -131,7 +132,7 @@ func (l *fileList) next(ctx context.Context, f *provider.File, position *listPos
 	if l.failures++; l.failures == maxCallAttempts {
 		return &listPage{err: err}
 	}
-	runs.Sleep(ctx, l.Settings.RetryDelay<<l.failures)
+	runs.Sleep(ctx, l.settings.RetryDelay<<l.failures)
 	return nil
 }
 
@@ -142,7 +143,7 @@ func (l *fileList) lines(ctx context.Context, f *provider.File, offset *int64, p
 	if f.Size > 0 && *offset == f.Size {
 		return &listPage{}, nil
 	}
-	body, err := l.source.Caller.Download(ctx, l.params.Account, f.URL, *offset)
+	body, err := l.Source.Caller.Download(ctx, l.params.Account, f.URL, *offset)
 	var sizeErr *providerapi.SizeError
 	switch pastEnd := errors.As(err, &sizeErr); {
 	case pastEnd && f.Size > 0:
@@ -150,7 +151,7 @@ func (l *fileList) lines(ctx context.Context, f *provider.File, offset *int64, p
 	case pastEnd && sizeErr.Bytes == strconv.FormatInt(*offset, 10): // the file was read to its end
 		return &listPage{}, nil
 	case pastEnd:
-		return nil, fmt.Errorf("the API of source %s: %w: %s", l.source.Name, providerapi.ErrExpired, sizeErr.Error())
+		return nil, fmt.Errorf("the API of source %s: %w: %s", l.Source.Name, providerapi.ErrExpired, sizeErr.Error())
 	}
 	if err != nil {
 		return nil, err
@@ -192,8 +193,9 @@ func (l *fileList) lines(ctx context.Context, f *provider.File, offset *int64, p
 // sizeMismatch is the error of a file whose size differs from the announced one. It is then unknown
 // which part is the list.
 func (l *fileList) sizeMismatch(f *provider.File, has string) error {
-	return runs.Permanent(&rejectedError{text: fmt.Sprintf("the API of source %s, file of type %s: %s, and the API "+
-		"announced %d: remove the type from api.bulk", l.source.Name, l.objectType, has, f.Size)})
+	return runs.Permanent(&refetch.RejectedError{Text: fmt.Sprintf(
+		"the API of source %s, file of type %s: %s, and the API "+
+			"announced %d: remove the type from api.bulk", l.Source.Name, l.objectType, has, f.Size)})
 }
 
 // addLine adds the object of a line.
@@ -203,7 +205,7 @@ func (l *fileList) addLine(p *listPage, line []byte) error {
 	}
 	one, ok, err := l.in.ObjectLine(l.objectType, line)
 	if err != nil {
-		return fmt.Errorf("source %s, file of type %s: %w", l.source.Name, l.objectType, l.maskError(err))
+		return fmt.Errorf("source %s, file of type %s: %w", l.Source.Name, l.objectType, l.MaskError(err))
 	}
 	if ok {
 		p.items = append(p.items, &item{id: one.ObjectID, at: one.At, hasAt: one.HasAt, listed: one.LocateState})
@@ -214,9 +216,9 @@ func (l *fileList) addLine(p *listPage, line []byte) error {
 // readError returns why a file could not be read to its end.
 func (l *fileList) readError(f *provider.File, at int64, err error) error {
 	if err == bufio.ErrBufferFull {
-		return fmt.Errorf("source %s, file of type %s: a line has more than %d bytes", l.source.Name, l.objectType,
+		return fmt.Errorf("source %s, file of type %s: a line has more than %d bytes", l.Source.Name, l.objectType,
 			maxLineBytes)
 	}
 	return &providerapi.TemporaryError{Text: fmt.Sprintf("the API of source %s: the file of type %s broke off at "+
-		"byte %d of %d: %s", l.source.Name, l.objectType, at, f.Size, providerapi.MessageWithoutURL(err))}
+		"byte %d of %d: %s", l.Source.Name, l.objectType, at, f.Size, providerapi.MessageWithoutURL(err))}
 }

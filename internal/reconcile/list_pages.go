@@ -8,6 +8,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -99,42 +100,42 @@ type listPosition struct {
 
 // fetchPage requests a page and splits it.
 func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *listPage {
-	call := s.lister.ListObjects(s.source.Config, s.source.API, s.params.Account, s.objectType, position.changedFrom,
+	call := s.lister.ListObjects(s.Source.Config, s.Source.API, s.params.Account, s.objectType, position.changedFrom,
 		position.changedUntil, position.cursor)
-	a, err := s.fetchWithRetry(ctx, func() (*providerapi.Response, error) { return s.call(ctx, call) })
+	a, err := s.fetchWithRetry(ctx, func() (*providerapi.Response, error) { return s.Call(ctx, call) })
 	switch {
-	case errors.As(err, new(*rejectedError)) && s.list.SeveralLists:
+	case errors.As(err, new(*refetch.RejectedError)) && s.list.SeveralLists:
 		return &listPage{err: fmt.Errorf("%s: %w", call.Path, err)}
 	case err != nil:
 		return &listPage{err: err}
 	case a.Verdict.Kind == provider.Missing && position.cursor != "" && !s.hasParts():
-		return &listPage{err: fmt.Errorf("the API of source %s: %w: %s", s.source.Name, providerapi.ErrExpired,
+		return &listPage{err: fmt.Errorf("the API of source %s: %w: %s", s.Source.Name, providerapi.ErrExpired,
 			a.Verdict.Detail)}
 	case a.Verdict.Kind == provider.Missing:
 		return &listPage{err: &noListError{fmt.Sprintf("the API of source %s finds no list of type %s: "+
-			"%s", s.source.Name, s.objectType, a.Verdict.Detail)}}
+			"%s", s.Source.Name, s.objectType, a.Verdict.Detail)}}
 	case a.Date.IsZero():
-		return &listPage{err: s.noDateError()}
+		return &listPage{err: s.NoDateError()}
 	}
 	if f, err := s.listFile(position.cursor, a); err != nil || f != nil {
 		return &listPage{file: f, err: err}
 	}
-	listed, next, err := s.lister.ObjectPage(s.source.Config, s.source.API, s.params.Account, s.objectType,
+	listed, next, err := s.lister.ObjectPage(s.Source.Config, s.Source.API, s.params.Account, s.objectType,
 		position.cursor, a.Header, a.Body)
 	if err != nil {
-		return &listPage{err: fmt.Errorf("source %s, list of type %s: %w", s.source.Name, s.objectType,
-			s.maskError(err))}
+		return &listPage{err: fmt.Errorf("source %s, list of type %s: %w", s.Source.Name, s.objectType,
+			s.MaskError(err))}
 	}
 	if next != "" && next == position.cursor {
 		return &listPage{err: fmt.Errorf("the API of source %s gives the same page of type %s again and again",
-			s.source.Name, s.objectType)}
+			s.Source.Name, s.objectType)}
 	}
 	p := &listPage{next: next, reread: provider.ReadsAgain(position.cursor), items: make([]*item, 0, len(listed))}
 	for i := range listed {
 		it := &item{id: listed[i].ObjectID, at: listed[i].At, hasAt: listed[i].HasAt, listed: listed[i].LocateState}
 		if listed[i].Body != nil {
 			refetch := s.newRefetch(it.id, a)
-			refetch.Body, refetch.Lag = listed[i].Body, max(s.list.Lag, s.source.Reader.Lag())
+			refetch.Body, refetch.Lag = listed[i].Body, max(s.list.Lag, s.Source.Reader.Lag())
 			it.refetch = refetch
 		}
 		p.items = append(p.items, it)
@@ -144,9 +145,9 @@ func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *list
 
 // newRefetch returns a response as the refetch of an object, without a body.
 func (s *objectScan) newRefetch(id string, a *providerapi.Response) *provider.Refetch {
-	return &provider.Refetch{Date: a.Date, Elapsed: a.Elapsed, Lag: s.source.Reader.Lag(),
+	return &provider.Refetch{Date: a.Date, Elapsed: a.Elapsed, Lag: s.Source.Reader.Lag(),
 		Snapshot: provider.Snapshot{Account: s.params.Account, ObjectType: s.objectType, ObjectID: id,
-			APIVersion: s.source.API.Version, API: s.source.API}}
+			APIVersion: s.Source.API.Version, API: s.Source.API}}
 }
 
 // toInput converts an item's refetch to the input of the version rule. A failure is a problem of
@@ -154,26 +155,26 @@ func (s *objectScan) newRefetch(id string, a *providerapi.Response) *provider.Re
 func (s *objectScan) toInput(it *item) {
 	defer func() {
 		if r := recover(); r != nil { // otherwise each processor that retries the run would crash in turn
-			it.problem = s.source.API.Mask(fmt.Sprintf("reading the API's response panicked: %v", r))
+			it.problem = s.Source.API.Mask(fmt.Sprintf("reading the API's response panicked: %v", r))
 		}
 	}()
 	if !provider.ValidName(it.id) {
-		it.id, it.problem = s.source.API.Quote(it.id, 200), "the API lists it with an invalid id"
+		it.id, it.problem = s.Source.API.Quote(it.id, 200), "the API lists it with an invalid id"
 	}
 	if it.refetch == nil || it.problem != "" {
 		return
 	}
-	obs, err := s.source.Reader.Snapshot(s.source.Config, &it.refetch.Snapshot)
+	obs, err := s.Source.Reader.Snapshot(s.Source.Config, &it.refetch.Snapshot)
 	if err == nil {
-		it.input, err = versioning.InputFromRefetch(obs, it.refetch, s.receiptTime())
+		it.input, err = versioning.InputFromRefetch(obs, it.refetch, s.ReceiptTime())
 		it.ignoredPaths = obs.IgnoredPaths
 		obs.State.Release()
 	}
 	switch {
 	case err != nil:
-		it.problem = "read the API's response: " + s.maskError(err).Error()
+		it.problem = "read the API's response: " + s.MaskError(err).Error()
 	case it.input.Partial != "" && it.fetchedByID:
-		it.problem = "the API does not return it completely: " + s.source.API.Mask(it.input.Partial)
+		it.problem = "the API does not return it completely: " + s.Source.API.Mask(it.input.Partial)
 	case it.input.Partial != "":
 		it.refetch, it.hasAt = nil, false // it must be refetched by its id
 	}
@@ -189,7 +190,7 @@ func (s *objectScan) fetchWithRetry(ctx context.Context, call func() (*providera
 		if err == nil || try == maxCallAttempts || !errors.As(err, &temporary) {
 			return a, err
 		}
-		runs.Sleep(ctx, s.Settings.RetryDelay<<try)
+		runs.Sleep(ctx, s.settings.RetryDelay<<try)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -71,27 +72,27 @@ func (p *partReader) count(skipped SkippedPart) {
 func (p *partReader) readPage(ctx context.Context, s *objectScan, position listPosition) (page *listPage) {
 	defer func() {
 		if r := recover(); r != nil { // Execute recovers its own goroutine only
-			page = &listPage{err: runs.Permanent(panicError(r))}
+			page = &listPage{err: runs.Permanent(refetch.PanicError(r))}
 		}
 	}()
 	page = s.fetchPage(ctx, position)
 	if p.lister == nil {
 		return page
 	}
-	part, begins, next := p.lister.PartAt(s.source.API, s.objectType, position.cursor)
+	part, begins, next := p.lister.PartAt(s.Source.API, s.objectType, position.cursor)
 	page.startsPart = begins
 	var none *noListError
 	if errors.As(page.err, &none) { // the part may be removed, or invisible to the key: a retry does not help
-		page.err = runs.Permanent(&rejectedError{text: none.text})
+		page.err = runs.Permanent(&refetch.RejectedError{Text: none.text})
 	}
 	if !p.shouldSkip(page.err) || begins && next == "" && p.skippedWhole == p.countBefore(s, part) {
 		return page
 	}
-	if _, bad := s.checkKey(ctx, s.params.Account); bad != nil { // the failure is not limited to the part
+	if _, bad := s.CheckKey(ctx, s.params.Account); bad != nil { // the failure is not limited to the part
 		return &listPage{err: bad}
 	}
 	skipped := SkippedPart{Part: part, Reason: events.SanitizeText(page.err.Error()), Truncated: !begins}
-	s.log.Warn("part of a list skipped, because it cannot be read", "source", s.source.Name, "type", s.objectType,
+	s.log.Warn("part of a list skipped, because it cannot be read", "source", s.Source.Name, "type", s.objectType,
 		"part", part, "error", page.err)
 	p.count(skipped)
 	return &listPage{next: next, startsPart: begins, skipped: []SkippedPart{skipped}}
@@ -100,7 +101,7 @@ func (p *partReader) readPage(ctx context.Context, s *objectScan, position listP
 // shouldSkip reports whether a part is skipped after an error: it is rejected, or its failure has
 // lasted.
 func (p *partReader) shouldSkip(err error) bool {
-	var rejected *rejectedError
+	var rejected *refetch.RejectedError
 	var temporary *providerapi.TemporaryError
 	return errors.As(err, &rejected) || p.wasDeferred && errors.As(err, &temporary) && !temporary.Throttled
 }
@@ -108,7 +109,7 @@ func (p *partReader) shouldSkip(err error) bool {
 // countBefore returns the number of parts before one.
 func (p *partReader) countBefore(s *objectScan, part string) (n int) {
 	for cursor := ""; ; n++ {
-		name, _, next := p.lister.PartAt(s.source.API, s.objectType, cursor)
+		name, _, next := p.lister.PartAt(s.Source.API, s.objectType, cursor)
 		if name == part || next == "" {
 			return n
 		}
@@ -124,7 +125,7 @@ func (s *objectScan) skippedPartOf(call provider.Call) *SkippedPart {
 		return nil
 	}
 	for i := range s.skipped {
-		if skipped := &s.skipped[i]; !skipped.Truncated && skipped.Part == lister.PartOf(s.source.API, call) {
+		if skipped := &s.skipped[i]; !skipped.Truncated && skipped.Part == lister.PartOf(s.Source.API, call) {
 			return skipped
 		}
 	}

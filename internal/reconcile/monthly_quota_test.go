@@ -75,7 +75,7 @@ func TestReconcile_quotaUsedUp_waitsAndContinues(t *testing.T) {
 			r := b.runner(t, api, sameCaller)
 			r.Settings.MaxPollDelay = 20 * time.Millisecond
 			r.Settings.InitialInterval, r.Settings.MaxInterval, r.Settings.MinInterval,
-				r.Settings.EventRetention = 10*time.Second, 10*time.Second, time.Second, 4*time.Minute
+				r.Limits.EventRetention = 10*time.Second, 10*time.Second, time.Second, 4*time.Minute
 			b.startReconciler(t, r)
 			o.Source = b.Source
 			run := b.startRun(t, o)
@@ -126,7 +126,8 @@ func TestObjectScan_quotaUsedUp_skipsNoType(t *testing.T) {
 			b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
 				switch {
 				case c.Path == path && !more.Load():
-					return nil, reconcile.MonthlyBudgetError(10 * time.Millisecond)
+					return nil, fmt.Errorf("call it: %w", &providerapi.MonthlyBudgetError{
+						Limit: 9, Monthly: 10, Wait: 10 * time.Millisecond})
 				case c.Path == "/others":
 					return b.foundResponse(`{"things":[]}`), nil
 				}

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -54,7 +55,7 @@ type skippedTypes struct {
 func (o *skippedTypes) addType(s *objectScan) {
 	switch s.phase {
 	case PhaseNotListable:
-		o.notListable, o.lastRejection = o.notListable+1, runs.Permanent(&rejectedError{text: s.reason})
+		o.notListable, o.lastRejection = o.notListable+1, runs.Permanent(&refetch.RejectedError{Text: s.reason})
 	case PhaseSkipped:
 		o.unmirrored++
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -92,20 +93,20 @@ type pendingRepair struct {
 // reconcileObjects compares all objects of the requested types with the provider's lists, type by
 // type. It refetches and repairs those that differ.
 func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
-	lister, ok := w.source.Reader.(provider.ObjectLister)
+	lister, ok := w.Source.Reader.(provider.ObjectLister)
 	if !ok {
-		return "", runs.Permanent(fmt.Errorf("the API of provider %s does not list objects", w.source.Provider.Name()))
+		return "", runs.Permanent(fmt.Errorf("the API of provider %s does not list objects", w.Source.Provider.Name()))
 	}
-	lists := lister.Lists(w.source.Config, w.source.API, w.params.Account)
+	lists := lister.Lists(w.Source.Config, w.Source.API, w.params.Account)
 	types := slices.Sorted(maps.Keys(lists))
 	if len(types) == 0 {
 		return "", runs.Permanent(fmt.Errorf("with this configuration the API of source %s lists no objects of "+
 			"account %q: name the lists in its section api (for GitHub: repositories), or use a key that belongs to "+
-			"the account and its mode (test or live)", w.source.Name, w.params.Account))
+			"the account and its mode (test or live)", w.Source.Name, w.params.Account))
 	}
 	if _, isListed := lists[w.params.Type]; w.params.Type != "" && !isListed {
 		return "", runs.Permanent(fmt.Errorf("the API of source %s does not list objects of type %q; it lists %s",
-			w.source.Name, w.params.Type, strings.Join(types, ", ")))
+			w.Source.Name, w.params.Type, strings.Join(types, ", ")))
 	}
 	if w.params.Type != "" {
 		types = []string{w.params.Type}
@@ -113,7 +114,7 @@ func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
 	if bounded := !w.params.Since.IsZero() || !w.params.Until.IsZero(); bounded &&
 		!slices.ContainsFunc(types, func(t string) bool { return lists[t].ByChange }) {
 		return "", runs.Permanent(fmt.Errorf("the API of source %s cannot list the changes of an interval: none of "+
-			"the requested lists can. Leave since and until out to compare everything", w.source.Name))
+			"the requested lists can. Leave since and until out to compare everything", w.Source.Name))
 	}
 	w.types = types
 	if status, err := w.checkRunAccount(ctx); err != nil || status != runs.Running {
@@ -148,7 +149,7 @@ func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
 		total, details = total.add(s.ScanCounts), s.remainingDetails
 	}
 	if notReady != nil { // the run continues unless only waiting types are left
-		return "", runs.Requeue(min(notReady.wait, w.Settings.MaxPollDelay), listNotReady+notReady.reason)
+		return "", runs.Requeue(min(notReady.wait, w.settings.MaxPollDelay), listNotReady+notReady.reason)
 	}
 	if status, err := w.requestApproval(ctx, skipped.failure); err != nil || status != runs.Running {
 		return status, err
@@ -172,15 +173,15 @@ func (e *listError) Unwrap() error { return e.error }
 // if the run must end.
 func (s *objectScan) skipType(ctx context.Context, err error, skipped *skippedTypes) error {
 	var listErr *listError
-	var rejectedErr *rejectedError
+	var rejectedErr *refetch.RejectedError
 	rejected := errors.As(err, &rejectedErr)
 	if s.params.Type != "" || ctx.Err() != nil || !rejected && !errors.As(err, &listErr) {
 		return err
 	}
-	if _, keyErr := s.checkKey(ctx, s.params.Account); keyErr != nil { // the failure is not limited to the type
+	if _, keyErr := s.CheckKey(ctx, s.params.Account); keyErr != nil { // the failure is not limited to the type
 		return keyErr
 	}
-	s.log.Warn("type skipped, because its list cannot be read", "source", s.source.Name, "type", s.objectType,
+	s.log.Warn("type skipped, because its list cannot be read", "source", s.Source.Name, "type", s.objectType,
 		"rejected", rejected, "error", err)
 	if rejected {
 		return s.markNotListable(ctx, err)
@@ -385,7 +386,7 @@ func (s *objectScan) restartExpiredList(ctx context.Context, cause error) (runs.
 		return "", &listError{runs.Permanent(fmt.Errorf("the cursor of the API of source %s for type %s has expired "+
 			"%d times; the API keeps a cursor for a shorter time than its list takes: raise the source's api.rate, "+
 			"or start the run when there is less to do; the last error: %w",
-			s.source.Name, s.objectType, maxRestarts+1, cause))}
+			s.Source.Name, s.objectType, maxRestarts+1, cause))}
 	}
 	if err := s.restartList(ctx); err != nil {
 		return "", err
@@ -397,7 +398,7 @@ func (s *objectScan) restartExpiredList(ctx context.Context, cause error) (runs.
 // report stores the counts of the run, at most once per RetryDelay unless immediately is set, and
 // returns the run's status.
 func (s *objectScan) report(ctx context.Context, immediately bool) (runs.Status, error) {
-	if !immediately && time.Since(s.reportedAt) < s.Settings.RetryDelay {
+	if !immediately && time.Since(s.reportedAt) < s.settings.RetryDelay {
 		return runs.Running, nil
 	}
 	s.reportedAt = time.Now()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -18,10 +19,6 @@ const (
 	// walkBatch is how many mirrored rows one step compares with the list. confirmBatch is how many
 	// objects are refetched between two checkpoints.
 	walkBatch, confirmBatch = 5000, 100
-	// An operator must approve tombstones that are more than approvalMinimum and more than one in
-	// approvalDivisor of the living objects. This applies to each type, and to all types of the run
-	// together. Tombstones that are already approved do not count.
-	approvalMinimum, approvalDivisor = 20, 100
 )
 
 // walkSQL reads a batch of mirrored objects. It returns the last id of the batch, and the living
@@ -105,24 +102,24 @@ func (s *objectScan) confirmOrphans(ctx context.Context, ids []string, to *scanP
 // key. One check covers all of them, unless the response can differ by object. An object whose
 // check fails becomes unrepaired, and the run goes on.
 func (s *objectScan) checkAllMissing(ctx context.Context, missing []*item) error {
-	reader, perObject := s.source.Reader.(provider.ObjectCredentialChecker)
+	reader, perObject := s.Source.Reader.(provider.ObjectCredentialChecker)
 	problems := map[string]string{} // by the check: why the object does not count as missing, "" if it does
 	for _, it := range missing {
 		if !it.refetch.Missing {
 			continue
 		}
-		control := it.location.visibilityCheck
+		control := it.location.VisibilityCheck
 		if perObject {
-			control = reader.ObjectCredentialCheck(s.source.Config, s.source.API, s.params.Account, s.objectType, it.id)
+			control = reader.ObjectCredentialCheck(s.Source.Config, s.Source.API, s.params.Account, s.objectType, it.id)
 		}
-		name := fmt.Sprint(it.location.located) + control.Path + "?" + control.Query.Encode() + "\n" +
+		name := fmt.Sprint(it.location.Located) + control.Path + "?" + control.Query.Encode() + "\n" +
 			string(control.Body)
 		bad, checked := problems[name]
 		if !checked {
 			err := s.checkMissingAt(ctx, s.key(it.id), it.location)
-			var unconfirmed *missingUnconfirmedError
+			var unconfirmed *refetch.MissingUnconfirmedError
 			if errors.As(err, &unconfirmed) {
-				bad = unconfirmed.text
+				bad = unconfirmed.Text
 			} else if err != nil {
 				return err
 			}

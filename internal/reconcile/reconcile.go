@@ -1,7 +1,7 @@
 // Package reconcile compares the log and the mirror with the provider's API. It appends missing
 // events, and refetches of objects that are missing, different or ambiguous, to the log. It never
 // changes the mirror directly: these events are applied like all others. The processor runs its
-// jobs and its refetcher; operators start runs through package operations.
+// jobs; operators start runs through package admin.
 package reconcile
 
 import (
@@ -15,12 +15,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -84,11 +83,6 @@ type Settings struct {
 	// InitialInterval is the first interval of provider time that is read between two checkpoints.
 	// The interval grows and shrinks with its number of pages.
 	InitialInterval, MinInterval, MaxInterval time.Duration
-	// Overlap is how far before the watermark a run starts. ListDelay is how far before the
-	// provider's now it ends, because later events may not be listed yet.
-	Overlap, ListDelay time.Duration
-	// EventRetention is how long the provider keeps its events.
-	EventRetention time.Duration
 	// RetryDelay is the pause before a failed step is retried.
 	RetryDelay time.Duration
 	// MaxPollDelay is the longest pause between requests for a list that the provider is still
@@ -99,49 +93,25 @@ type Settings struct {
 	MaxDeferrals int
 	// WaitReportDelay is how long a run waits for outcomes before its detail says so.
 	WaitReportDelay time.Duration
-	// Lease is the lease time of a refetch request.
-	Lease time.Duration
-	// AccountCheckTTL is how long a successful account check is cached.
-	AccountCheckTTL time.Duration
 }
 
 // DefaultSettings are the shipped settings.
 var DefaultSettings = Settings{InitialInterval: time.Hour, MinInterval: time.Minute, MaxInterval: 24 * time.Hour,
-	Overlap: time.Hour, ListDelay: 30 * time.Second, EventRetention: 30 * 24 * time.Hour, RetryDelay: time.Second,
-	MaxPollDelay: time.Minute, MaxDeferrals: 180,
-	WaitReportDelay: 10 * time.Second, Lease: 2 * time.Minute, AccountCheckTTL: 5 * time.Minute}
+	RetryDelay: time.Second, MaxPollDelay: time.Minute, MaxDeferrals: 180, WaitReportDelay: 10 * time.Second}
 
-// Runner executes reconciliations and provides what refetches need.
+// Runner executes reconciliations.
 type Runner struct {
-	// Pool is connected as postern_processor. Log is connected as postern_gateway, which is the
-	// only role that may append.
-	Pool, Log *pgxpool.Pool
-	Applier   *apply.Applier
-	// Sources are the sources with an API.
-	Sources  *providerapi.Sources
+	*refetch.Resources
 	Settings Settings
-	// Now is this machine's clock, which gives refetched data its time of receipt; nil means
-	// time.Now. Tests replace it.
-	Now func() time.Time
-
-	// accountChecks caches successful account checks.
-	accountChecks accountCheckCache
-}
-
-// receiptTime returns the time of receipt of data that has just been fetched.
-func (r *Runner) receiptTime() time.Time {
-	if r.Now == nil {
-		return time.Now().UTC()
-	}
-	return r.Now().UTC()
 }
 
 // execution is one reconciliation that this process executes.
 type execution struct {
-	fetcher
-	lease  *runs.Lease
-	params Params
-	log    *slog.Logger
+	refetch.Fetcher
+	settings Settings
+	lease    *runs.Lease
+	params   Params
+	log      *slog.Logger
 	// wasDeferred: the run was deferred before this attempt because of a failure.
 	wasDeferred bool
 	// pendingCounts are the counts since the last checkpoint. If the process ends there, they are
@@ -160,26 +130,26 @@ type execution struct {
 func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logger) (status runs.Status, err error) {
 	defer func() {
 		if p := recover(); p != nil { // otherwise each processor that retries the run would crash in turn
-			err = runs.Permanent(panicError(p))
+			err = runs.Permanent(refetch.PanicError(p))
 		}
 	}()
-	w := &execution{lease: lease, log: log, wasDeferred: lease.ConsecutiveFailures > 0,
+	w := &execution{settings: r.Settings, lease: lease, log: log, wasDeferred: lease.ConsecutiveFailures > 0,
 		pendingCounts: map[string]int64{}}
 	decoder := json.NewDecoder(bytes.NewReader(lease.Params))
 	decoder.DisallowUnknownFields() // an unknown field of a later release may change the meaning of the others
 	if err := decoder.Decode(&w.params); err != nil {
 		return "", runs.Permanent(fmt.Errorf("read the run's parameters: %w", err))
 	}
-	w.fetcher = fetcher{Runner: r, source: r.Sources.All()[w.params.Source],
-		verification: fmt.Appendf(nil, `{"scheme":"api","run":%d}`, lease.Run.ID)}
-	if w.source == nil {
+	w.Fetcher = refetch.Fetcher{Resources: r.Resources, Source: r.Sources.All()[w.params.Source],
+		Verification: fmt.Appendf(nil, `{"scheme":"api","run":%d}`, lease.Run.ID)}
+	if w.Source == nil {
 		return "", runs.Permanent(errors.New("the configuration of the processor that executes the run has no " +
 			"section api for the source: add it there, and start the run again"))
 	}
 	if w.params.Account == "" {
 		w.params.Account = w.ownAccount()
 	}
-	w.byOperator = w.params.Scope == Object
+	w.ByOperator = w.params.Scope == Object
 	if w.params.AllAccounts && lease.Cursor == 0 {
 		if started, err := w.startRunPerAccount(ctx); err != nil || started {
 			return runs.Done, err
@@ -193,7 +163,7 @@ func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logge
 func (w *execution) execute(ctx context.Context) (runs.Status, error) {
 	// the old message is removed once a call is possible
 	if strings.HasPrefix(w.lease.Detail, providerapi.MonthlyBudgetMessage) {
-		if _, err := w.checkKey(ctx, w.params.Account); err != nil {
+		if _, err := w.CheckKey(ctx, w.params.Account); err != nil {
 			return w.handleDisconnected(ctx, err)
 		}
 		if err := w.lease.SetDetail(ctx, ""); err != nil {
@@ -214,19 +184,13 @@ func (w *execution) execute(ctx context.Context) (runs.Status, error) {
 // ownAccount returns the account of parameters without an account: the key's own account, as the
 // mirror names it. Events of a source's own account name no account.
 func (w *execution) ownAccount() string {
-	if in, ok := w.source.Reader.(provider.BaseURLReader); ok {
-		return in.KeyAccount(w.source.Config)
+	if in, ok := w.Source.Reader.(provider.BaseURLReader); ok {
+		return in.KeyAccount(w.Source.Config)
 	}
 	if w.params.Scope == Events {
 		return ""
 	}
-	return w.source.Config.Account
-}
-
-// panicError returns the error for a response that made the provider's code panic.
-func panicError(p any) error {
-	return fmt.Errorf("reading the API's response panicked, which is a defect of this release (report it; a later "+
-		"release may fix it): %v", p)
+	return w.Source.Config.Account
 }
 
 // appendDeliveries appends deliveries and applies the new events to the mirror. It returns the ids
@@ -299,7 +263,7 @@ func (w *execution) advanceCheckpoint(ctx context.Context, cursor int64) (runs.S
 
 // recordSkew adds the skew to the run's counts.
 func (w *execution) recordSkew() {
-	if skew := w.source.Caller.Skew().Abs(); skew > providerapi.ToleratedSkew {
+	if skew := w.Source.Caller.Skew().Abs(); skew > providerapi.ToleratedSkew {
 		w.lease.Counts[SkewSeconds] = int64((skew + time.Second - 1) / time.Second)
 	}
 }
@@ -315,7 +279,7 @@ func (w *execution) waitForOutcomes(ctx context.Context, ids []int64) (status ru
 		if n == 0 {
 			return runs.Running, w.recordDetail(ctx, "")
 		}
-		if time.Since(began) >= w.Settings.WaitReportDelay {
+		if time.Since(began) >= w.settings.WaitReportDelay {
 			if err := w.recordAwaitedOutcomes(ctx, n, ids); err != nil {
 				return "", err
 			}
@@ -323,7 +287,7 @@ func (w *execution) waitForOutcomes(ctx context.Context, ids []int64) (status ru
 		if status, err := w.lease.Advance(ctx, w.lease.Cursor); err != nil || status != runs.Running {
 			return status, errors.Join(err, w.recordDetail(ctx, ""))
 		}
-		runs.Sleep(ctx, w.Settings.RetryDelay)
+		runs.Sleep(ctx, w.settings.RetryDelay)
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -207,7 +208,7 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	}
 	b.startRefetcherWithLog(t, r, &log)
 	suspended("obj_1", "obj_2")
-	page, err := reconcile.RefetchRequests(t.Context(), b.OperatorPool, b.Source, "", 10)
+	page, err := refetch.Requests(t.Context(), b.OperatorPool, b.Source, "", 10)
 	if err != nil || len(page.Items) != 2 || !page.Items[0].Suspended || !page.Items[0].Due.IsZero() {
 		t.Errorf("%+v, %v", page, err)
 	}
@@ -216,7 +217,7 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	read("obj_1", "obj_2") // this changes nothing
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1 WHERE object_id = 'obj_3'`)
 	// after a failure on this side, a refetch is retried after a quarter of the lease
-	testkit.Eventually(t, reconcile.DefaultSettings.Lease, func() error {
+	testkit.Eventually(t, refetch.DefaultLimits.Lease, func() error {
 		if n := queryOne[int](t, b,
 			`SELECT count(*) FROM objects WHERE object_id = 'obj_3' AND refetch_after <> 0`); n > 0 {
 			return fmt.Errorf("a refetch of obj_3 is pending; logged: %s", log.text())
@@ -236,7 +237,7 @@ func (b *testEnv) startRefetcherWithLog(t *testing.T, r *reconcile.Runner, log *
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	l := &reconcile.Refetcher{Runner: r, ID: "refetcher", Logger: slog.New(slog.NewTextHandler(log, nil)),
+	l := &refetch.Refetcher{Resources: r.Resources, ID: "refetcher", Logger: slog.New(slog.NewTextHandler(log, nil)),
 		PollInterval: 20 * time.Millisecond}
 	go func() { defer close(done); _ = l.Run(ctx) }()
 	t.Cleanup(func() { stop(); <-done })
@@ -268,9 +269,9 @@ func TestRefetch_manyConcurrent_limitsApplies(t *testing.T) {
 	r := b.runnerWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} })
 	startRefetcher(t, r, "refetcher")
 	b.waitForRefetches(t)
-	if n := most.Load(); n > reconcile.MaxConcurrentApplies || n < 2 {
+	if n := most.Load(); n > refetch.MaxConcurrentApplies || n < 2 {
 		t.Errorf("%d refetches were applied at once, want at most %d, and more than one", n,
-			reconcile.MaxConcurrentApplies)
+			refetch.MaxConcurrentApplies)
 	}
 }
 
@@ -291,14 +292,14 @@ func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 83, eventTimeOptions)
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
-	if n := queryOne[int](t, b, `SELECT count(*) FROM objects`); n <= reconcile.MaxConcurrentApplies {
+	if n := queryOne[int](t, b, `SELECT count(*) FROM objects`); n <= refetch.MaxConcurrentApplies {
 		t.Fatalf("only %d objects", n)
 	}
 	p := blockedReader{release: make(chan struct{})}
 	release := sync.OnceFunc(func() { close(p.release) })
 	b.proc = b.Applier(t, p)
 	r := b.runner()
-	r.Settings.Lease = 6 * time.Second
+	r.Limits.Lease = 6 * time.Second
 	r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} }))
 	startRefetcher(t, r, "refetcher")
 	t.Cleanup(release)
@@ -309,7 +310,7 @@ func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 		}
 		return nil
 	})
-	if n := queryOne[int](t, b, countRefetchesSQL); n > reconcile.MaxConcurrentApplies {
+	if n := queryOne[int](t, b, countRefetchesSQL); n > refetch.MaxConcurrentApplies {
 		t.Errorf("%d refetches were appended", n)
 	}
 	release()

@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -49,7 +50,7 @@ func (s *objectScan) wasDeletedDuringScan(row *mirrorRow) bool {
 // refetchAll refetches some objects, several at a time.
 func (s *objectScan) refetchAll(ctx context.Context, items []*item) error {
 	g, within := errgroup.WithContext(ctx)
-	g.SetLimit(min(max(1, s.source.API.Concurrency), maxConcurrentRefetches))
+	g.SetLimit(min(max(1, s.Source.API.Concurrency), maxConcurrentRefetches))
 	for _, it := range items {
 		g.Go(func() error { return s.refetchItem(within, it) })
 	}
@@ -59,35 +60,35 @@ func (s *objectScan) refetchAll(ctx context.Context, items []*item) error {
 func (s *objectScan) refetchItem(ctx context.Context, it *item) (err error) {
 	defer func() {
 		if r := recover(); r != nil { // Execute recovers its own goroutine only
-			err = runs.Permanent(panicError(r))
+			err = runs.Permanent(refetch.PanicError(r))
 		}
 	}()
-	location, ok, err := s.locate(ctx, s.key(it.id), it.listed)
+	location, ok, err := s.Locate(ctx, s.key(it.id), it.listed)
 	if err != nil {
 		return err
 	}
-	if skippedPart := s.skippedPartOf(location.call); skippedPart != nil {
+	if skippedPart := s.skippedPartOf(location.Call); skippedPart != nil {
 		it.skipped, it.problem = true, skippedPart.Message()
 		return nil
 	}
 	if it.location = location; !ok {
 		if it.refetch == nil { // otherwise the list has the whole object
-			it.problem = errNoFetch.Error()
+			it.problem = refetch.ErrNoFetch.Error()
 		}
 		return nil
 	}
 	a, err := s.fetchWithRetry(ctx,
-		func() (*providerapi.Response, error) { return s.fetchObject(ctx, s.key(it.id), location.call) })
-	var rejected *rejectedError
+		func() (*providerapi.Response, error) { return s.FetchObject(ctx, s.key(it.id), location.Call) })
+	var rejected *refetch.RejectedError
 	var temporary *providerapi.TemporaryError
 	switch {
 	case errors.As(err, &rejected): // the key may lack access to this object only
-		it.problem = rejected.text
-		_, err := s.checkKey(ctx, s.params.Account)
+		it.problem = rejected.Text
+		_, err := s.CheckKey(ctx, s.params.Account)
 		return err
 	// this object alone may fail for ever: its response may be too large
 	case errors.As(err, &temporary) && !temporary.Throttled:
-		if _, down := s.checkKey(ctx, s.params.Account); down != nil {
+		if _, down := s.CheckKey(ctx, s.params.Account); down != nil {
 			return err
 		}
 		it.problem = temporary.Text
@@ -95,7 +96,7 @@ func (s *objectScan) refetchItem(ctx context.Context, it *item) (err error) {
 	case err != nil:
 		return err
 	case a.Date.IsZero():
-		return s.noDateError()
+		return s.NoDateError()
 	}
 	it.fetchedByID, it.refetch = true, s.newRefetch(it.id, a)
 	if it.refetch.Missing = a.Verdict.Kind == provider.Missing; !it.refetch.Missing {
@@ -135,14 +136,23 @@ func (s *objectScan) repair(ctx context.Context, items []*item) (runs.Status, er
 // toDeliveries returns the deliveries that append the refetches, and the item of each. An item that
 // cannot be read gets a problem.
 func (s *objectScan) toDeliveries(ctx context.Context, items []*item) (ds []events.Delivery, sent []*item, err error) {
-	if err := s.reversionRefetches(ctx, s.key(""), items); err != nil {
-		return nil, nil, err
+	versioned := filter(items, func(it *item) bool { return it.problem == "" && it.input.OwnVersion })
+	if len(versioned) > 0 {
+		rows, err := s.SeenVersions(ctx, s.key(""), itemIDs(versioned))
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, it := range versioned {
+			if row, ok := rows[it.id]; ok {
+				it.refetch.Reversioned = row.NeedsReversion(&it.input)
+			}
+		}
 	}
 	for _, it := range items {
 		if it.problem != "" {
 			continue
 		}
-		d, err := s.refetchDelivery(s.key(it.id), it.refetch)
+		d, err := s.Delivery(s.key(it.id), it.refetch)
 		if err != nil {
 			it.problem = err.Error()
 			continue
@@ -256,7 +266,7 @@ func (s *objectScan) resume(ctx context.Context) (runs.Status, error) {
 		return "", err
 	}
 	// the listed data was lost with the process that read it
-	if slices.ContainsFunc(items, func(it *item) bool { return it.problem == errNoFetch.Error() }) {
+	if slices.ContainsFunc(items, func(it *item) bool { return it.problem == refetch.ErrNoFetch.Error() }) {
 		return runs.Running, s.rereadList(ctx)
 	}
 	return s.repair(ctx, items)

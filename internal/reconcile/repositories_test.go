@@ -15,16 +15,17 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/github"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 )
 
 // runner makes a runner for the fake.
 func (f *githubEnv) runner() *reconcile.Runner {
-	r := &reconcile.Runner{Pool: f.Pool, Log: f.gateway, Applier: f.proc, Sources: &providerapi.Sources{},
-		Settings: reconcile.DefaultSettings}
+	r := &reconcile.Runner{Resources: &refetch.Resources{Pool: f.Pool, Log: f.gateway, Applier: f.proc,
+		Sources: &providerapi.Sources{}, Limits: refetch.DefaultLimits}, Settings: reconcile.DefaultSettings}
 	r.Sources.Replace(f.source)
-	r.Settings.ListDelay, r.Settings.RetryDelay = time.Second, time.Millisecond
+	r.Limits.ListDelay, r.Settings.RetryDelay = time.Second, time.Millisecond
 	return r
 }
 

@@ -130,7 +130,7 @@ func TestReconcile_configuredAPIEvents_moveTheWatermark(t *testing.T) {
 		since.After(first.Add(time.Minute)) || b.fake.Now().Sub(until) > time.Minute {
 		t.Errorf("complete from %s until %s, at %s", since, until, b.fake.Now())
 	}
-	b.runner.Settings.Overlap = 10 * time.Second
+	b.runner.Limits.Overlap = 10 * time.Second
 	b.fake.Set("fresh", "new", time.Minute)
 	b.fake.Advance(time.Minute)
 	if r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events}); r.Counts[reconcile.Processed] != 1 ||

@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
@@ -88,7 +89,8 @@ func (b *restEnv) sourceRunner(t *testing.T) *reconcile.Runner {
 	s.Replace(source)
 	settings := reconcile.DefaultSettings
 	settings.RetryDelay = 10 * time.Millisecond
-	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Applier: b.proc, Sources: s, Settings: settings}
+	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.gateway, Applier: b.proc, Sources: s,
+		Limits: refetch.DefaultLimits}, Settings: settings}
 }
 
 // deliver appends and applies webhooks, received at the API's time.

@@ -66,9 +66,9 @@ func (s *objectScan) loadOrStart(ctx context.Context) error {
 	}
 	if err == nil {
 		s.log.Warn("list started again, because it is now requested in another way than when the scan began", "source",
-			s.source.Name, "type", s.objectType)
+			s.Source.Name, "type", s.objectType)
 	}
-	a, err := s.checkKey(ctx, s.params.Account) // the response also has the provider's time
+	a, err := s.CheckKey(ctx, s.params.Account) // the response also has the provider's time
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (s *objectScan) loadOrStart(ctx context.Context) error {
 	}
 	// The clock that orders rows may have a resolution of one second. A watermark is therefore
 	// never in the middle of a second.
-	began := a.Date.Add(-a.Elapsed - max(s.list.Lag, s.source.Reader.Lag())).Truncate(time.Second)
+	began := a.Date.Add(-a.Elapsed - max(s.list.Lag, s.Source.Reader.Lag())).Truncate(time.Second)
 	if err := s.start(ctx, since, until, began); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (s *objectScan) changeBounds(ctx context.Context) (since, until time.Time, 
 	if !s.list.ByChange || s.params.Full {
 		return since, until, nil
 	}
-	until = s.source.Caller.Now()
+	until = s.Source.Caller.Now()
 	if !s.params.Until.IsZero() && s.params.Until.Before(until) {
 		until = s.params.Until
 	}
@@ -101,7 +101,7 @@ func (s *objectScan) changeBounds(ctx context.Context) (since, until time.Time, 
 	if err != nil || completeUntil.IsZero() || from.After(epoch) { // the time before the watermark is not complete
 		return time.Time{}, time.Time{}, err
 	}
-	since = completeUntil.Add(-s.Settings.Overlap - s.list.Lag)
+	since = completeUntil.Add(-s.Limits.Overlap - s.list.Lag)
 	return since, until, s.checkBounds(since, until)
 }
 

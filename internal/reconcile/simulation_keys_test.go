@@ -68,7 +68,7 @@ const webhookReceivedSQL = `SELECT EXISTS (SELECT FROM events WHERE account IN (
 func (l *simulation) webhookReceived(account string) (received bool) {
 	live := strings.TrimSuffix(strings.TrimSuffix(account, "test"), "/")
 	l.must(l.db.Pool.QueryRow(context.Background(), webhookReceivedSQL, live, strings.TrimPrefix(live+"/test", "/"),
-		l.Now().Add(-time.Minute), l.Now().Add(time.Minute-l.runner.Settings.EventRetention)).Scan(&received))
+		l.Now().Add(-time.Minute), l.Now().Add(time.Minute-l.runner.Limits.EventRetention)).Scan(&received))
 	return received
 }
 

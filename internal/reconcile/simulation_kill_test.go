@@ -94,7 +94,7 @@ var (
 	pendingOutcomesSQL   = testkit.Statement("internal/apply", "o.status IS NULL OR o.status = 'failed'")
 	raiseWatermarkSQL    = testkit.Statement("internal/reconcile", "'run ' || $6")
 	moveTypeWatermarkSQL = testkit.Statement("internal/reconcile", "AS w(subject), object_scans s")
-	deleteRequestSQL     = testkit.Statement("internal/reconcile",
+	deleteRequestSQL     = testkit.Statement("internal/refetch",
 		"DELETE FROM refetch_requests WHERE source = $1 AND "+
 			"account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5")
 )

@@ -203,7 +203,7 @@ func (l *simulation) finalRuns() (steps [][]reconcile.Params) {
 
 // reconcileUntilDone executes runs and refetches until nothing is left to do.
 func (l *simulation) reconcileUntilDone(steps ...[]reconcile.Params) {
-	l.wait(2 * l.runner.Settings.ListDelay)
+	l.wait(2 * l.runner.Limits.ListDelay)
 	l.republish()
 	var last []int64
 	next := func() {

@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -173,23 +174,25 @@ func (l *simulation) newRunner(t *testing.T) {
 	sources := &providerapi.Sources{}
 	sources.Replace(l.reconcileSource)
 	s := reconcile.DefaultSettings
-	s.Overlap, s.ListDelay, s.RetryDelay = 30*time.Second, listDelay, time.Microsecond
+	s.RetryDelay = time.Microsecond
+	limits := refetch.DefaultLimits
+	limits.Overlap, limits.ListDelay = 30*time.Second, listDelay
 	late := l.processorSource
 	if l.fake != nil {
-		s.InitialInterval, s.MinInterval, s.MaxInterval, s.EventRetention = 20*time.Second, 5*time.Second, time.Hour,
-			6*time.Hour
+		s.InitialInterval, s.MinInterval, s.MaxInterval = 20*time.Second, 5*time.Second, time.Hour
+		limits.EventRetention = 6 * time.Hour
 		slow := &flakyProvider{sim: l, random: rand.New(rand.NewPCG(l.seed, 73))}
 		late.Provider, late.RefetchReader = slow, slow
 	}
-	l.runner = &reconcile.Runner{Pool: pool, Log: l.gateway, Applier: l.newApplier(pool, late), Sources: sources,
-		Settings: s, Now: l.now}
+	l.runner = &reconcile.Runner{Resources: &refetch.Resources{Pool: pool, Log: l.gateway,
+		Applier: l.newApplier(pool, late), Sources: sources, Limits: limits, Now: l.now}, Settings: s}
 	l.startProcess()
 }
 
 // startProcess replaces a process that has ended.
 func (l *simulation) startProcess() {
 	l.processCount++
-	refetches := &reconcile.Refetcher{Runner: l.runner, ID: fmt.Sprint("process ", l.processCount),
+	refetches := &refetch.Refetcher{Resources: l.runner.Resources, ID: fmt.Sprint("process ", l.processCount),
 		Logger: slog.New(slog.DiscardHandler)}
-	l.refetchPass = refetches.PassFunc(l.runner.Sources.All()[l.reconcileSource.Number])
+	l.refetchPass = refetches.ForSource(l.runner.Sources.All()[l.reconcileSource.Number]).Pass
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
@@ -199,7 +200,7 @@ func (l *simulation) requestManualRefetch() {
 	if k, ok := l.randomObject(); ok {
 		l.counts["manual refetches"]++
 		l.manualRefetches[k] = fmt.Sprint("to see, ", l.counts["manual refetches"])
-		_, err := reconcile.RequestRefetch(context.Background(), l.operator, k, "test", l.manualRefetches[k])
+		_, err := refetch.Add(context.Background(), l.operator, k, "test", l.manualRefetches[k])
 		l.must(err)
 	}
 }

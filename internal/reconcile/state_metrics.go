@@ -2,8 +2,11 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 )
 
 // StateMetrics are metrics that are read from the database, of the sources whose API can be read:
@@ -20,28 +24,15 @@ import (
 type StateMetrics struct {
 	sources *providerapi.Sources
 
-	mu           sync.Mutex
-	refetches    []refetchStats
-	completeness []completenessStats
-	drifts       []driftStats
-	// calls are the calls within thirty days by source, of the account with the most.
-	calls    map[string]float64
-	excluded []excludedStats
+	mu     sync.Mutex
+	values []stateValue
 }
 
-// refetchStats are the numbers of a source's refetch requests.
-type refetchStats struct {
-	Source              string
-	Requests, Suspended float64
-	// OldestWait is for how many seconds the request that has been due for longest has waited.
-	OldestWait float64
-}
-
-// completenessStats is until when (Unix time) something is complete for all accounts of a source
-// with a watermark, without the excluded accounts.
-type completenessStats struct {
-	Source, Subject string
-	Until           float64
+// stateValue is the value of a metric with its labels.
+type stateValue struct {
+	desc   *prometheus.Desc
+	labels []string
+	value  float64
 }
 
 const databaseHelp = " Every processor reads this value from the database every 10 s and reports the same; NaN while " +
@@ -68,27 +59,107 @@ var (
 		"means no limit.", []string{"source"}, nil)
 )
 
+// excludedByConfig marks the accounts that the configuration excludes.
+const excludedByConfig = "excluded"
+
+var excludedDesc = prometheus.NewDesc("postern_accounts_excluded", "Accounts that do not count in "+
+	"postern_complete_until_timestamp_seconds and in the results of scans, by reason: excluded "+
+	"(reconcile.own_account or reconcile.exclude of the source excludes them) or disconnected (the API rejects them "+
+	"with a key that works for other accounts)."+databaseHelp, []string{"source", "reason"}, nil)
+
+const newestScanHelp = " The value covers the newest finished scan of the type in each account, without dry runs. It " +
+	"is the sum over all accounts except the excluded ones (postern_accounts_excluded)." + databaseHelp
+
+var (
+	driftDesc = prometheus.NewDesc("postern_drift_objects", "Objects that differ between the mirror and the provider, "+
+		"by kind: missing, mirror_older, mirror_newer (needs no repair), content_differs or orphan."+newestScanHelp,
+		[]string{"source", "type", "kind"}, nil)
+	checkedDesc = prometheus.NewDesc("postern_drift_checked_objects", "Objects that were compared with the provider. "+
+		"An object was equal if it does not count as missing, mirror_older, mirror_newer or "+
+		"content_differs."+newestScanHelp, []string{"source", "type"}, nil)
+	notListedDesc = prometheus.NewDesc("postern_drift_not_listed_objects",
+		"Mirrored objects that the provider's lists do not show although they exist. A refetch of each object, "+
+			"with one call, found that it exists."+newestScanHelp, []string{"source", "type"}, nil)
+	repairedDesc = prometheus.NewDesc("postern_drift_repaired_objects", "Objects that differed and were repaired."+
+		newestScanHelp, []string{"source", "type"}, nil)
+	unrepairedDesc = prometheus.NewDesc("postern_drift_unrepaired_objects", "Objects that differed and could not be "+
+		"repaired. postern drift report RUN lists them."+newestScanHelp, []string{"source", "type"}, nil)
+)
+
 // NewStateMetrics registers the metrics.
 func NewStateMetrics(reg prometheus.Registerer, sources *providerapi.Sources) (*StateMetrics, error) {
 	o := &StateMetrics{sources: sources}
 	return o, reg.Register(o)
 }
 
-const (
-	refetchStatsSQL = `
-SELECT s.name, count(h.source)::float8, (count(*) FILTER (WHERE h.due = 'infinity'))::float8,
-  coalesce(extract(epoch FROM clock_now() - min(h.due) FILTER (WHERE h.due <= clock_now())), 0)::float8
-FROM sources s LEFT JOIN refetch_requests h ON h.source = s.number WHERE s.name = ANY($1::text[]) GROUP BY s.name
-	ORDER BY s.name`
-
-	completenessStatsSQL = `
+// completenessStatsSQL returns until when (Unix time) something is complete for all accounts of a
+// source with a watermark, without the excluded accounts.
+const completenessStatsSQL = `
 SELECT s.name, m.subject, extract(epoch FROM min(m.until))::float8 FROM watermarks m
 	JOIN sources s ON s.number = m.source
 WHERE s.name = ANY($1::text[]) AND m.subject NOT LIKE 'run %'
   AND NOT EXISTS (SELECT FROM unnest($2::int[], $3::text[]) AS w(source, account) WHERE w.source = m.source
   	AND w.account = m.account)
 GROUP BY s.name, m.subject ORDER BY s.name, m.subject`
+
+// driftStatsSQL returns the results of the newest scans of each type, summed over the accounts of a
+// source without the excluded ones. It steps over accounts and types by their index.
+const driftStatsSQL = `
+WITH RECURSIVE named AS MATERIALIZED (
+  SELECT n.number, n.name FROM sources n WHERE n.name = ANY($1::text[])
+), hop AS (
+  SELECT f.* FROM named n CROSS JOIN LATERAL (
+    SELECT s.source, s.account, s.object_type FROM object_scans s WHERE s.phase = 'done' AND s.source = n.number
+    	ORDER BY s.account, s.object_type LIMIT 1) f
+  UNION ALL
+  SELECT f.* FROM hop h CROSS JOIN LATERAL (
+    SELECT s.source, s.account, s.object_type FROM object_scans s WHERE s.phase = 'done' AND s.source = h.source
+    	AND (s.account, s.object_type) > (h.account, h.object_type)
+    ORDER BY s.account, s.object_type LIMIT 1) f
 )
+SELECT n.name, h.object_type, sum(w.missing)::float8, sum(w.mirror_older)::float8, sum(w.mirror_newer)::float8,
+	sum(w.content_differs)::float8, sum(w.orphans)::float8, sum(w.checked)::float8, sum(w.not_listed)::float8,
+	sum(w.repaired)::float8,
+  sum(w.unrepaired)::float8
+FROM hop h JOIN named n ON n.number = h.source CROSS JOIN LATERAL (
+  SELECT s.checked, s.missing, s.mirror_older, s.mirror_newer, s.content_differs, s.orphans, s.not_listed, s.repaired,
+  	s.unrepaired FROM object_scans s
+  	JOIN runs r ON r.run = s.run AND r.params -> 'dry_run' IS DISTINCT FROM 'true'
+  WHERE s.phase = 'done' AND s.source = h.source AND s.account = h.account AND s.object_type = h.object_type
+  	ORDER BY s.run DESC LIMIT 1) w
+WHERE NOT EXISTS (SELECT FROM unnest($2::int[], $3::text[]) AS l(source, account) WHERE l.source = h.source
+	AND l.account = h.account)
+GROUP BY n.name, h.object_type ORDER BY n.name, h.object_type`
+
+// knownAccountsSQL returns the accounts, as the mirror names them, that have a watermark or a
+// finished scan. It steps over those of scans by their index.
+const knownAccountsSQL = `
+WITH RECURSIVE hop AS (
+  SELECT f.source, f.account FROM unnest($1::int[]) AS n(number) CROSS JOIN LATERAL (
+    SELECT s.source, s.account FROM object_scans s WHERE s.phase = 'done' AND s.source = n.number ORDER BY s.account
+    	LIMIT 1) f
+  UNION ALL
+  SELECT f.source, f.account FROM hop h CROSS JOIN LATERAL (
+    SELECT s.source, s.account FROM object_scans s WHERE s.phase = 'done' AND s.source = h.source
+    	AND s.account > h.account
+    	ORDER BY s.account LIMIT 1) f
+)
+SELECT h.source, h.account FROM hop h UNION SELECT m.source, m.account FROM watermarks m
+	WHERE m.source = ANY($1::int[])`
+
+// excludedAccounts are the accounts that do not count, as two columns.
+type excludedAccounts struct {
+	sources  []int32
+	accounts []string
+}
+
+const disconnectedAllSQL = `SELECT d.source, d.account FROM disconnected_accounts d WHERE d.source = ANY($1::int[])`
+
+// sourceAccount is an account of a source.
+type sourceAccount struct {
+	Source  int32
+	Account string
+}
 
 // How often the tables are read, and the timeout for it.
 const (
@@ -112,85 +183,127 @@ func (o *StateMetrics) Watch(ctx context.Context, pool *pgxpool.Pool, log *slog.
 	}
 }
 
-// Read reads the tables once.
+// Read reads the tables once. After an error all values are NaN.
 func (o *StateMetrics) Read(ctx context.Context, pool *pgxpool.Pool) error {
 	ctx, cancel := lifecycle.WithTimeout(ctx, "read the metrics of refetches and completeness", readTimeout)
 	defer cancel()
+	values, err := o.load(ctx, pool)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err == nil {
+		o.values = values
+		return nil
+	}
+	for i := range o.values {
+		o.values[i].value = math.NaN()
+	}
+	return err
+}
+
+// load reads the values of all metrics; none if no source has an API.
+func (o *StateMetrics) load(ctx context.Context, pool *pgxpool.Pool) (values []stateValue, err error) {
 	var names []string
 	for _, s := range o.sources.All() {
 		names = append(names, s.Name)
 	}
 	if len(names) == 0 {
-		o.clear()
-		return nil
+		return nil, nil
 	}
-	excluded, excludedCounts, err := o.loadExcluded(ctx, pool)
-	if err != nil {
-		o.invalidate()
-		return err
+	add := func(desc *prometheus.Desc, value float64, labels ...string) {
+		values = append(values, stateValue{desc, labels, value})
 	}
-	refetches, err := queryStats[refetchStats](ctx, pool, refetchStatsSQL, names)
-	if err != nil {
-		o.invalidate()
-		return err
-	}
-	completeness, err := queryStats[completenessStats](ctx, pool, completenessStatsSQL, names, excluded.sources,
-		excluded.accounts)
-	if err != nil {
-		o.invalidate()
-		return err
-	}
-	drifts, err := queryStats[driftStats](ctx, pool, driftStatsSQL, names, excluded.sources, excluded.accounts)
-	if err != nil {
-		o.invalidate()
-		return err
-	}
-	calls, err := providerapi.MonthlyCalls(ctx, pool, names)
-	if err != nil {
-		o.invalidate()
-		return err
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.refetches, o.completeness, o.drifts, o.calls, o.excluded = refetches, completeness, drifts, calls, excludedCounts
-	return nil
-}
-
-func queryStats[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) ([]T, error) {
-	rows, err := pool.Query(ctx, sql, args...)
+	excluded, err := o.loadExcluded(ctx, pool, add)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+	refetches, err := refetch.ReadStats(ctx, pool, names)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range refetches {
+		add(refetchesDesc, h.Requests, h.Source)
+		add(suspendedDesc, h.Suspended, h.Source)
+		add(oldestWaitDesc, h.OldestWait, h.Source)
+	}
+	var name, subject string
+	var until float64
+	if err := forEachRow(ctx, pool, completenessStatsSQL, []any{names, excluded.sources, excluded.accounts},
+		[]any{&name, &subject, &until}, func() { add(completeUntilDesc, until, name, subject) }); err != nil {
+		return nil, err
+	}
+	var d driftStats
+	if err := forEachRow(ctx, pool, driftStatsSQL, []any{names, excluded.sources, excluded.accounts},
+		[]any{&d.source, &d.objectType, &d.missing, &d.mirrorOlder, &d.mirrorNewer, &d.contentDiffers, &d.orphans,
+			&d.checked, &d.notListed, &d.repaired, &d.unrepaired}, func() { d.add(add) }); err != nil {
+		return nil, err
+	}
+	calls, err := providerapi.MonthlyCalls(ctx, pool, names)
+	if err != nil {
+		return nil, err
+	}
+	for source, n := range calls {
+		add(monthlyCallsDesc, n, source)
+	}
+	return values, nil
 }
 
-// clear removes all numbers: no source has an API.
-func (o *StateMetrics) clear() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.refetches, o.completeness, o.drifts, o.calls, o.excluded = nil, nil, nil, nil, nil
+// forEachRow runs a query of several rows.
+func forEachRow(ctx context.Context, pool *pgxpool.Pool, sql string, args, into []any, use func()) error {
+	rows, err := pool.Query(ctx, sql, args...)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, into, func() error { use(); return nil })
+	}
+	if err != nil {
+		return fmt.Errorf("read metrics: %w", err)
+	}
+	return nil
 }
 
-// invalidate sets the numbers to NaN, because they could not be read again.
-func (o *StateMetrics) invalidate() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for i := range o.refetches {
-		o.refetches[i].Requests, o.refetches[i].Suspended, o.refetches[i].OldestWait = math.NaN(), math.NaN(),
-			math.NaN()
+// driftStats is a row of driftStatsSQL.
+type driftStats struct {
+	source, objectType                                                                                   string
+	missing, mirrorOlder, mirrorNewer, contentDiffers, orphans, checked, notListed, repaired, unrepaired float64
+}
+
+func (d *driftStats) add(add func(desc *prometheus.Desc, value float64, labels ...string)) {
+	for kind, n := range map[kind]float64{missing: d.missing, mirrorOlder: d.mirrorOlder, mirrorNewer: d.mirrorNewer,
+		contentDiffers: d.contentDiffers, orphan: d.orphans} {
+		add(driftDesc, n, d.source, d.objectType, string(kind))
 	}
-	for i := range o.completeness {
-		o.completeness[i].Until = math.NaN()
+	add(checkedDesc, d.checked, d.source, d.objectType)
+	add(notListedDesc, d.notListed, d.source, d.objectType)
+	add(repairedDesc, d.repaired, d.source, d.objectType)
+	add(unrepairedDesc, d.unrepaired, d.source, d.objectType)
+}
+
+// loadExcluded finds the accounts that do not count, and adds their numbers by reason.
+func (o *StateMetrics) loadExcluded(ctx context.Context, pool *pgxpool.Pool,
+	add func(desc *prometheus.Desc, value float64, labels ...string)) (w excludedAccounts, err error) {
+	all := o.sources.All()
+	numbers := slices.Sorted(maps.Keys(all))
+	disconnected := map[sourceAccount]bool{}
+	var one sourceAccount
+	if err := forEachRow(ctx, pool, disconnectedAllSQL, []any{numbers}, []any{&one.Source, &one.Account},
+		func() { disconnected[one] = true }); err != nil {
+		return w, err
 	}
-	for i := range o.drifts {
-		o.drifts[i].invalidate()
+	for _, number := range numbers {
+		s, n := all[number], 0
+		for d := range disconnected {
+			if d.Source == number && !slices.Contains(s.ExcludedAccounts, d.Account) {
+				n++
+			}
+		}
+		add(excludedDesc, float64(len(s.ExcludedAccounts)), s.Name, excludedByConfig)
+		add(excludedDesc, float64(n), s.Name, Disconnected)
 	}
-	for source := range o.calls {
-		o.calls[source] = math.NaN()
-	}
-	for i := range o.excluded {
-		o.excluded[i].Accounts = math.NaN()
-	}
+	err = forEachRow(ctx, pool, knownAccountsSQL, []any{numbers}, []any{&one.Source, &one.Account}, func() {
+		if s := all[one.Source]; excludes(s, one.Account) ||
+			disconnected[sourceAccount{one.Source, providerAccount(s, one.Account)}] {
+			w.sources, w.accounts = append(w.sources, one.Source), append(w.accounts, one.Account)
+		}
+	})
+	return w, err
 }
 
 // Describe implements prometheus.Collector.
@@ -205,22 +318,8 @@ func (o *StateMetrics) Describe(out chan<- *prometheus.Desc) {
 func (o *StateMetrics) Collect(out chan<- prometheus.Metric) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, h := range o.refetches {
-		out <- prometheus.MustNewConstMetric(refetchesDesc, prometheus.GaugeValue, h.Requests, h.Source)
-		out <- prometheus.MustNewConstMetric(suspendedDesc, prometheus.GaugeValue, h.Suspended, h.Source)
-		out <- prometheus.MustNewConstMetric(oldestWaitDesc, prometheus.GaugeValue, h.OldestWait, h.Source)
-	}
-	for _, p := range o.completeness {
-		out <- prometheus.MustNewConstMetric(completeUntilDesc, prometheus.GaugeValue, p.Until, p.Source, p.Subject)
-	}
-	for i := range o.drifts {
-		o.drifts[i].collect(out)
-	}
-	for source, n := range o.calls {
-		out <- prometheus.MustNewConstMetric(monthlyCallsDesc, prometheus.GaugeValue, n, source)
-	}
-	for _, l := range o.excluded {
-		out <- prometheus.MustNewConstMetric(excludedDesc, prometheus.GaugeValue, l.Accounts, l.Source, l.Reason)
+	for _, v := range o.values {
+		out <- prometheus.MustNewConstMetric(v.desc, prometheus.GaugeValue, v.value, v.labels...)
 	}
 	for _, s := range o.sources.All() {
 		out <- prometheus.MustNewConstMetric(monthlyLimitDesc, prometheus.GaugeValue, float64(s.API.MonthlyCalls),

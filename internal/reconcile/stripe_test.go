@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
@@ -67,9 +68,11 @@ func (b *stripeEnv) runner(t *testing.T, api *provider.API,
 	source.Caller = watch(newClient(t, b.Pool, source))
 	sources.Replace(source)
 	s := reconcile.DefaultSettings
-	s.RetryDelay, s.ListDelay = 10*time.Millisecond, time.Second
-	return &reconcile.Runner{Pool: b.Pool, Log: b.gateway, Applier: b.Applier(t, nil), Sources: sources,
-		Settings: s}
+	s.RetryDelay = 10 * time.Millisecond
+	limits := refetch.DefaultLimits
+	limits.ListDelay = time.Second
+	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.gateway, Applier: b.Applier(t, nil),
+		Sources: sources, Limits: limits}, Settings: s}
 }
 
 func (b *stripeEnv) apiAt(url string) *provider.API {

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -68,11 +69,11 @@ func (s *objectScan) stopForApproval(ctx context.Context) (stopped bool, err err
 // needsApproval reports whether a number of tombstones of some types together needs an operator's
 // approval. The number is compared with the living objects before the written ones.
 func (w *execution) needsApproval(ctx context.Context, tombstones, written int64, types ...string) (bool, error) {
-	if tombstones <= approvalMinimum {
+	if tombstones <= refetch.ApprovalMinimum {
 		return false, nil
 	}
 	living, err := w.countLiving(ctx, types...)
-	return tombstones*approvalDivisor > living+written, err
+	return tombstones*refetch.ApprovalDivisor > living+written, err
 }
 
 func (w *execution) countLiving(ctx context.Context, types ...string) (n int64, err error) {
@@ -120,7 +121,7 @@ func (w *execution) requestApproval(ctx context.Context, failure error) (runs.St
 	}
 	detail := fmt.Sprintf("%s are in the mirror and missing in the API of source %s: an operator must approve so many "+
 		"deletions (postern runs approve %d --reason TEXT); does the key belong to the account of the mirror?",
-		strings.Join(types, ", "), w.source.Name, w.lease.Run.ID)
+		strings.Join(types, ", "), w.Source.Name, w.lease.Run.ID)
 	if failure != nil {
 		detail += " Other types failed and are retried then: " + failure.Error()
 	}

@@ -40,7 +40,7 @@ func reconcileMutants() []mutant {
 			"case errors.As(err, &foreign):\nreturn \"\", runs.Refuse(err)\ncase !errors.As(err, &unshown):",
 			"case errors.As(err, &foreign):\nreturn runs.Running, nil\ncase !errors.As(err, &unshown):"),
 		one("deletes many objects without an operator's approval", "ObjectScan_manyOrphans_needApproval",
-			"return dead*approvalDivisor > living+made, err", "return dead > living+made, err"),
+			"return dead*refetch.ApprovalDivisor > living+made, err", "return dead > living+made, err"),
 		one("lets refetches delete any number of objects in an hour", "Refetch_manyMissing_deletionsAreLimited",
 			".Scan(&dead); err != nil || dead <= approvalMinimum { return err }",
 			".Scan(&dead); err != nil || dead <= approvalMinimum*approvalDivisor { return err }"),

@@ -1,8 +1,6 @@
-package reconcile
+package refetch
 
 import (
-	"context"
-	"errors"
 	"maps"
 	"sync"
 	"time"
@@ -64,38 +62,10 @@ func (s *accountCheckCache) lookup(key sourceKey, missing versioning.Key) (check
 	return check, ok && time.Now().Before(check.validUntil) && (check.sample == nil || *check.sample != missing)
 }
 
-// reset deletes all checks, because the key may have lost access, or because a response contradicts
-// a check.
-func (s *accountCheckCache) reset() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.entries, s.generation = nil, s.generation+1
-}
-
-// checkMissing checks that an object is missing, as a refetch has reported. It uses a cached
-// account check, unless the API's responses contradict it.
-func (f *fetcher) checkMissing(ctx context.Context, k versioning.Key, location location) (err error) {
-	k.Source = f.source.Number
-	check, cached := f.accountChecks.lookup(sourceKey{f.source, k.Account}, k)
-	verified := cached
-	if !cached {
-		if verified, err = f.checkAccountFor(ctx, k); err != nil {
-			return err
-		}
-	}
-	err = f.checkMissingAt(ctx, k, location)
-	var inconclusive *inconclusiveListError
-	if err == nil || errors.As(err, &inconclusive) && verified &&
-		(!cached || inconclusive.listEmpty && check.sample != nil) {
-		return nil
-	}
-	f.accountChecks.reset()
-	if inconclusive == nil || !cached {
-		return err
-	}
-	verifiedAgain, failure := f.checkAccountFor(ctx, k) // the cached check is from earlier
-	if verifiedAgain || failure != nil {
-		return failure
-	}
-	return err
+// ResetAccountChecks deletes all successful checks, because the key may have lost access or is
+// another one, or because a response contradicts a check.
+func (r *Resources) ResetAccountChecks() {
+	r.accountChecks.mu.Lock()
+	defer r.accountChecks.mu.Unlock()
+	r.accountChecks.entries, r.accountChecks.generation = nil, r.accountChecks.generation+1
 }

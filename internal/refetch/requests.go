@@ -1,7 +1,8 @@
-package reconcile
+package refetch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,10 +10,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// RefetchRequest is an object that waits for a refetch, as operators see it.
-type RefetchRequest struct {
+// Request is an object that waits for a refetch, as operators see it.
+type Request struct {
 	Source     string `json:"source"`
 	Account    string `json:"account"`
 	ObjectType string `json:"object_type"`
@@ -75,12 +78,12 @@ const (
 		"event updates it"
 )
 
-// RefetchRequests returns a page of the objects that wait for a refetch, in the order of their
+// Requests returns a page of the objects that wait for a refetch, in the order of their
 // keys: the mirror's objects with a pending refetch, and those that operators requested. Source 0
 // means all sources. Errors: events.ErrInvalid.
-func RefetchRequests(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string,
-	limit int) (events.Page[RefetchRequest], error) {
-	var page events.Page[RefetchRequest]
+func Requests(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string,
+	limit int) (events.Page[Request], error) {
+	var page events.Page[Request]
 	limit, err := events.PageSize(limit)
 	if err != nil {
 		return page, err
@@ -90,7 +93,7 @@ func RefetchRequests(ctx context.Context, pool *pgxpool.Pool, source int32, curs
 	if err := events.ReadCursor(cursor, &after, &account, &objectType, &id); err != nil {
 		return page, err
 	}
-	first, last := sourceInterval(source)
+	first, last := events.SourceInterval(source)
 	rows, err := pool.Query(ctx, listRefetchRequestsSQL, after, account, objectType, id, first, last, limit,
 		noProcessorReport, noReadableAPI)
 	if err == nil {
@@ -106,106 +109,66 @@ func RefetchRequests(ctx context.Context, pool *pgxpool.Pool, source int32, curs
 	return page, nil
 }
 
-func scanRefetchRequest(row pgx.CollectableRow) (h RefetchRequest, err error) {
+func scanRefetchRequest(row pgx.CollectableRow) (h Request, err error) {
 	var due, after, leaseUntil *time.Time
 	err = row.Scan(&h.sourceNumber, &h.Source, &h.Account, &h.ObjectType, &h.ObjectID, &h.Reason, &h.RequestedBy,
 		&h.RequestedAt.Time, &due, &h.Suspended, &after, &h.Attempts, &h.Error, &h.LeaseOwner, &leaseUntil)
-	h.Due, h.After, h.LeaseUntil = instantOf(due), instantOf(after), instantOf(leaseUntil)
+	h.Due, h.After, h.LeaseUntil = events.OptionalInstant(due), events.OptionalInstant(after),
+		events.OptionalInstant(leaseUntil)
 	return h, err
 }
 
-func instantOf(at *time.Time) (i events.Instant) {
-	if at != nil {
-		i.Time = *at
-	}
-	return i
+// requestRefetchSQL requests a refetch of an object, due at once. An object has one request; a new
+// one replaces the reason of an earlier one.
+const requestRefetchSQL = `
+WITH h AS (
+  INSERT INTO refetch_requests AS h (source, account, object_type, object_id, reason, requested_by, requested_at, due,
+  	start_after)
+  SELECT $1, $2, $3, $4, $5, $6, n.at, n.at, 0 FROM (SELECT clock_now() AS at) n
+  ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET reason = excluded.reason,
+  	requested_by = excluded.requested_by,
+    requested_at = greatest(excluded.requested_at, h.requested_at + interval '1 microsecond'), due = excluded.due,
+    	attempts = 0,
+    	error = ''
+  RETURNING *
+)
+SELECT ` + refetchRequestColumns + ` FROM h JOIN sources s ON s.number = h.source`
+
+// Add requests a manual refetch of an object. A running processor makes it at its next
+// pass, or later if the object's pending refetch must begin later.
+func Add(ctx context.Context, db postgres.DB, k versioning.Key, actor, reason string) (*Request,
+	error) {
+	return changeRequest(ctx, db, k, "insert", requestRefetchSQL, k.Source, k.Account, k.Type, k.ID,
+		events.SanitizeText(reason), events.SanitizeText(actor))
 }
 
-// sourceInterval returns the first and the last source number of a list of one source or, with 0,
-// of all.
-func sourceInterval(source int32) (first, last int32) {
-	if source == 0 {
-		return 1, 1<<31 - 1
-	}
-	return source, source
+// deleteAnyRequestSQL deletes a request. InsertPendingSQL inserts it again if the object still has
+// a pending refetch.
+const deleteAnyRequestSQL = `
+WITH h AS (
+  DELETE FROM refetch_requests h WHERE h.source = $1 AND h.account = $2 AND h.object_type = $3 AND h.object_id = $4
+  	RETURNING *
+)
+SELECT ` + refetchRequestColumns + ` FROM h JOIN sources s ON s.number = h.source`
+
+// Cancel deletes a manual or suspended request. It does not stop a refetch in progress.
+// Errors: events.ErrNotFound.
+func Cancel(ctx context.Context, db postgres.DB, k versioning.Key) (*Request, error) {
+	return changeRequest(ctx, db, k, "delete", deleteAnyRequestSQL, k.Source, k.Account, k.Type, k.ID)
 }
 
-// Completeness is the interval in which the log or the mirror is complete for an account.
-type Completeness struct {
-	Source  string `json:"source"`
-	Account string `json:"account"`
-	// Subject is Events; "type T": all objects of type T and their deletions; "versions T": the
-	// same if the list has versions only, so that an object can change without a new version; or
-	// "changes T": the objects that the API lists as changed, without deletions.
-	Subject string `json:"subject"`
-	// Since and Until are times on the provider's clock.
-	Since events.Instant `json:"since"`
-	Until events.Instant `json:"until"`
-	// Run raised the watermark last, at At.
-	Run int64          `json:"run"`
-	At  events.Instant `json:"at"`
-	// NotListableRun is the newest run in which the API rejected the type's list, and
-	// NotListableReason the reason; 0 and "" for none. The watermark does not advance meanwhile.
-	NotListableRun    int64  `json:"not_listable_since_run"`
-	NotListableReason string `json:"not_listable"`
-	// DisconnectedSince is when a run first found that the key no longer works for the account, and
-	// DisconnectedReason the API's response; null and "" if it works. The watermark does not
-	// advance meanwhile.
-	DisconnectedSince  events.Instant `json:"disconnected_since"`
-	DisconnectedReason string         `json:"disconnected"`
-
-	sourceNumber int32
-}
-
-// watermarksSQL returns the watermarks. The name of a part of an account begins with the account's
-// name and a slash.
-const watermarksSQL = `
-SELECT m.source, s.name, m.account, m.subject, m.since, m.until, m.run, m.recorded_at, coalesce(u.run, 0),
-	coalesce(u.reason, ''),
-	g.since, coalesce(g.reason, '')
-FROM watermarks m JOIN sources s ON s.number = m.source AND m.subject NOT LIKE 'run %' LEFT
-	JOIN disconnected_accounts g ON g.source = m.source AND (g.account = m.account
-		OR starts_with(m.account, g.account || '/'))
-	LEFT JOIN LATERAL (
-  SELECT u.run, u.reason, u.object_type FROM object_scans u WHERE u.phase = 'not_listable' AND u.source = m.source
-  	AND u.account = m.account AND u.object_type = substring(m.subject FROM '^(?:type|versions|changes) (.*)$')
-  	ORDER BY u.run DESC LIMIT 1
-) u ON NOT EXISTS (SELECT FROM object_scans d WHERE d.phase = 'done' AND d.source = m.source AND d.account = m.account
-	AND d.object_type = u.object_type AND d.run > u.run)
-WHERE (m.source, m.account, m.subject) > ($1, $2, $3) AND m.source BETWEEN $4 AND $5
-ORDER BY m.source, m.account, m.subject LIMIT $6`
-
-// Watermarks returns a page of the watermarks, by source, account and subject. Source 0 means all
-// sources. Errors: events.ErrInvalid.
-func Watermarks(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string,
-	limit int) (events.Page[Completeness], error) {
-	var page events.Page[Completeness]
-	limit, err := events.PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	var after int32
-	var account, subject string
-	if err := events.ReadCursor(cursor, &after, &account, &subject); err != nil {
-		return page, err
-	}
-	first, last := sourceInterval(source)
-	rows, err := pool.Query(ctx, watermarksSQL, after, account, subject, first, last, limit)
+func changeRequest(ctx context.Context, db postgres.DB, k versioning.Key, verb, sql string,
+	args ...any) (*Request, error) {
+	rows, err := db.Query(ctx, sql, args...)
+	var h Request
 	if err == nil {
-		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Completeness, err error) {
-			var disconnectedSince *time.Time
-			err = row.Scan(&p.sourceNumber, &p.Source, &p.Account, &p.Subject, &p.Since.Time, &p.Until.Time, &p.Run,
-				&p.At.Time, &p.NotListableRun, &p.NotListableReason, &disconnectedSince, &p.DisconnectedReason)
-			p.DisconnectedSince = instantOf(disconnectedSince)
-			return p, err
-		})
+		h, err = pgx.CollectExactlyOneRow(rows, scanRefetchRequest)
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = events.ErrNotFound
 	}
 	if err != nil {
-		return page, fmt.Errorf("list watermarks: %w", err)
+		return nil, fmt.Errorf("%s refetch request of %s %s: %w", verb, k.Type, k.ID, err)
 	}
-	if len(page.Items) == limit {
-		p := page.Items[limit-1]
-		page.Next = events.MakeCursor(p.sourceNumber, p.Account, p.Subject)
-	}
-	return page, nil
+	return &h, nil
 }

@@ -1,7 +1,8 @@
-package reconcile
+package refetch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,7 +22,7 @@ import (
 // Refetcher makes the requested refetches. Any number of processes may run one; each request is
 // leased by one of them at a time.
 type Refetcher struct {
-	*Runner
+	*Resources
 	// ID names this process as lease owner.
 	ID     string
 	Logger *slog.Logger
@@ -37,13 +38,13 @@ const MaxConcurrentApplies = 4
 
 // Run makes refetches of the current sources until ctx ends. It logs failures and retries.
 func (l *Refetcher) Run(ctx context.Context) error {
-	l.applySlots = make(chan struct{}, MaxConcurrentApplies)
 	for ctx.Err() == nil {
 		passes, cancel := context.WithCancel(ctx)
 		l.Sources.CancelOnReplace(cancel)
 		var wg sync.WaitGroup
 		for _, s := range l.Sources.All() {
-			wg.Go(func() { l.refetchSource(passes, s) })
+			refetcher := l.ForSource(s)
+			wg.Go(func() { refetcher.run(passes) })
 		}
 		<-passes.Done()
 		wg.Wait()
@@ -52,31 +53,37 @@ func (l *Refetcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// refetchSource makes the refetches of one source until ctx ends. It passes again at once while
-// passes use the whole concurrency.
-func (l *Refetcher) refetchSource(ctx context.Context, s *providerapi.Source) {
-	refetcher := &sourceRefetcher{fetcher: fetcher{Runner: l.Runner, source: s,
-		verification: []byte(`{"scheme":"api"}`)}, refetcher: l}
-	for ctx.Err() == nil {
-		n, err := refetcher.pass(ctx)
-		if err != nil && ctx.Err() == nil {
-			l.Logger.Warn("refetches failed; they are retried", "source", s.Name, "error", err)
-		}
-		if n < refetcher.concurrency() || err != nil {
-			runs.Sleep(ctx, l.PollInterval)
-		}
+// ForSource returns what makes the refetches of one source.
+func (l *Refetcher) ForSource(s *providerapi.Source) *SourceRefetcher {
+	if l.applySlots == nil {
+		l.applySlots = make(chan struct{}, MaxConcurrentApplies)
 	}
+	return &SourceRefetcher{Fetcher: Fetcher{Resources: l.Resources, Source: s,
+		Verification: []byte(`{"scheme":"api"}`)}, refetcher: l}
 }
 
-// sourceRefetcher makes the refetches of one source.
-type sourceRefetcher struct {
-	fetcher
+// SourceRefetcher makes the refetches of one source.
+type SourceRefetcher struct {
+	Fetcher
 	refetcher *Refetcher
 	// pendingCursor is where the next pass continues to search for objects with a pending refetch.
 	// suspendedCursor is the same for suspended requests that are no longer needed.
 	pendingCursor, suspendedCursor versioning.Key
 	// resumed: suspended requests were checked once.
 	resumed bool
+}
+
+// run passes until ctx ends. It passes again at once while passes use the whole concurrency.
+func (h *SourceRefetcher) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		n, err := h.Pass(ctx)
+		if err != nil && ctx.Err() == nil {
+			h.refetcher.Logger.Warn("refetches failed; they are retried", "source", h.Source.Name, "error", err)
+		}
+		if n < h.concurrency() || err != nil {
+			runs.Sleep(ctx, h.refetcher.PollInterval)
+		}
+	}
 }
 
 const (
@@ -91,16 +98,16 @@ const (
 	minRetryDelay, maxRetryDelay = 2 * time.Second, time.Hour
 )
 
-// pass inserts pending requests and makes the refetches that are due. n is how many requests it
+// Pass inserts pending requests and makes the refetches that are due. n is how many requests it
 // leased.
-func (h *sourceRefetcher) pass(ctx context.Context) (n int, err error) {
+func (h *SourceRefetcher) Pass(ctx context.Context) (n int, err error) {
 	defer func() {
 		if p := recover(); p != nil { // resuming calls the provider's code
-			err = panicError(p)
+			err = PanicError(p)
 		}
 	}()
 	if !h.resumed {
-		if err := providerapi.OpenBudget(ctx, h.Pool, h.source.Number, h.source.API); err != nil {
+		if err := providerapi.OpenBudget(ctx, h.Pool, h.Source.Number, h.Source.API); err != nil {
 			return 0, err
 		}
 		if err := h.resumeRequests(ctx); err != nil {
@@ -133,8 +140,8 @@ func (h *sourceRefetcher) pass(ctx context.Context) (n int, err error) {
 
 // concurrency is how many refetches are made at once: all leased ones, because the leases of others
 // would expire meanwhile.
-func (h *sourceRefetcher) concurrency() int {
-	return min(max(1, h.source.API.Concurrency), maxLeasedRequests)
+func (h *SourceRefetcher) concurrency() int {
+	return min(max(1, h.Source.API.Concurrency), maxLeasedRequests)
 }
 
 // insertPendingSQL inserts requests for objects with a pending refetch, a batch at a time in key
@@ -164,8 +171,8 @@ WITH page AS MATERIALIZED (
 SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC
 	LIMIT 1`
 
-func (h *sourceRefetcher) insertPending(ctx context.Context) error {
-	err := h.Pool.QueryRow(ctx, insertPendingSQL, h.source.Number, h.pendingCursor.Account, h.pendingCursor.Type,
+func (h *SourceRefetcher) insertPending(ctx context.Context) error {
+	err := h.Pool.QueryRow(ctx, insertPendingSQL, h.Source.Number, h.pendingCursor.Account, h.pendingCursor.Type,
 		h.pendingCursor.ID, pendingBatch).Scan(&h.pendingCursor.Account, &h.pendingCursor.Type, &h.pendingCursor.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		h.pendingCursor, err = versioning.Key{}, nil
@@ -213,13 +220,13 @@ SELECT t.account, t.object_type, t.object_id, t.requested_by, t.reason, t.reques
   SELECT o.refetch_after FROM objects o WHERE o.source = $1 AND o.account = t.account AND o.object_type = t.object_type
   	AND o.object_id = t.object_id LIMIT 1) o ON true`
 
-func (h *sourceRefetcher) leaseRequests(ctx context.Context) ([]refetchRequest, error) {
-	rows, err := h.Pool.Query(ctx, leaseRequestsSQL, h.source.Number, h.concurrency(), h.refetcher.ID, h.Settings.Lease)
+func (h *SourceRefetcher) leaseRequests(ctx context.Context) ([]refetchRequest, error) {
+	rows, err := h.Pool.Query(ctx, leaseRequestsSQL, h.Source.Number, h.concurrency(), h.refetcher.ID, h.Limits.Lease)
 	if err != nil {
 		return nil, fmt.Errorf("lease refetch requests: %w", err)
 	}
 	var all []refetchRequest
-	one := refetchRequest{key: versioning.Key{Source: h.source.Number}}
+	one := refetchRequest{key: versioning.Key{Source: h.Source.Number}}
 	_, err = pgx.ForEachRow(rows, []any{&one.key.Account, &one.key.Type, &one.key.ID, &one.requestedBy, &one.reason,
 		&one.requestedAt, &one.attempts, &one.missedChange, &one.refetchAfter}, func() error {
 		all = append(all, one)
@@ -233,10 +240,10 @@ func (h *sourceRefetcher) leaseRequests(ctx context.Context) ([]refetchRequest, 
 
 // process makes the refetch of a request, and deletes, reschedules or suspends the request. A
 // request without a reason is deleted, and one that is too early waits.
-func (h *sourceRefetcher) process(ctx context.Context, one refetchRequest) (err error) {
+func (h *SourceRefetcher) process(ctx context.Context, one refetchRequest) (err error) {
 	defer func() {
 		if p := recover(); p != nil { // otherwise each processor that leases the request would crash in turn
-			err = h.reschedule(ctx, one, maxRetryDelay, one.attempts+1, panicError(p))
+			err = h.reschedule(ctx, one, maxRetryDelay, one.attempts+1, PanicError(p))
 		}
 	}()
 	if one.refetchAfter == 0 && one.requestedBy == "" && !one.missedChange {
@@ -246,7 +253,7 @@ func (h *sourceRefetcher) process(ctx context.Context, one refetchRequest) (err 
 		return h.reschedule(ctx, one, wait, one.attempts, nil)
 	}
 	// the rate budget may delay the refetch for longer than the lease
-	within, cancel := lifecycle.WithTimeout(ctx, "refetch within the lease", h.Settings.Lease/2)
+	within, cancel := lifecycle.WithTimeout(ctx, "refetch within the lease", h.Limits.Lease/2)
 	defer cancel()
 	d, err := h.refetchFor(within, one)
 	if ctx.Err() != nil {
@@ -263,13 +270,13 @@ func (h *sourceRefetcher) process(ctx context.Context, one refetchRequest) (err 
 		return h.reschedule(ctx, one, retryDelay(one.attempts), one.attempts+1, err)
 	}
 	if one.refetchAfter == 0 { // a manual refetch of an object without a pending one
-		unknown, err := h.isUnknownObject(ctx, d)
+		unknown, err := h.IsUnknownObject(ctx, d)
 		if err != nil {
 			return err
 		}
 		if unknown {
 			h.refetcher.Logger.Info("manual refetch found nothing, and the mirror never had the object; nothing is "+
-				"appended", "source", h.source.Name, "account", one.key.Account, "type", one.key.Type, "object",
+				"appended", "source", h.Source.Name, "account", one.key.Account, "type", one.key.Type, "object",
 				one.key.ID, "actor", one.requestedBy, "reason", one.reason)
 			return h.deleteRequest(ctx, one)
 		}
@@ -283,7 +290,7 @@ var errNoApplySlot = errors.New("earlier refetches are still being applied, for 
 	"rebuild; this one is made again later")
 
 // appendAndApply appends a refetch and applies it, if it gets a slot before its lease may expire.
-func (h *sourceRefetcher) appendAndApply(ctx, within context.Context, one refetchRequest, d *events.Delivery) error {
+func (h *SourceRefetcher) appendAndApply(ctx, within context.Context, one refetchRequest, d *events.Delivery) error {
 	select {
 	case h.refetcher.applySlots <- struct{}{}:
 		defer func() { <-h.refetcher.applySlots }()
@@ -311,26 +318,26 @@ func (h *sourceRefetcher) appendAndApply(ctx, within context.Context, one refetc
 }
 
 // refetchFor makes the refetch of a request. The event records the operator who requested it.
-func (h *sourceRefetcher) refetchFor(ctx context.Context, one refetchRequest) (*events.Delivery, error) {
-	f := h.fetcher
+func (h *SourceRefetcher) refetchFor(ctx context.Context, one refetchRequest) (*events.Delivery, error) {
+	f := h.Fetcher
 	if one.requestedBy != "" {
 		verification, err := manualVerification(one)
 		if err != nil {
 			return nil, err
 		}
-		f.verification, f.manual, f.byOperator = verification, true, true
+		f.Verification, f.manual, f.ByOperator = verification, true, true
 	}
-	return f.refetch(ctx, one.key)
+	return f.Refetch(ctx, one.key)
 }
 
 // remainingWait returns how long the refetch must still wait. Its response must begin after the
 // time that the object needs, on the provider's clock, however slow the call is.
-func (h *sourceRefetcher) remainingWait(one refetchRequest) time.Duration {
+func (h *SourceRefetcher) remainingWait(one refetchRequest) time.Duration {
 	if one.refetchAfter == 0 {
 		return 0
 	}
-	begin := time.UnixMicro(one.refetchAfter).Add(time.Second + h.source.Caller.MaxLatency() + h.source.Reader.Lag())
-	return min(max(0, begin.Sub(h.source.Caller.Now())), maxRetryDelay) // a simulated clock may be years ahead
+	begin := time.UnixMicro(one.refetchAfter).Add(time.Second + h.Source.Caller.MaxLatency() + h.Source.Reader.Lag())
+	return min(max(0, begin.Sub(h.Source.Caller.Now())), maxRetryDelay) // a simulated clock may be years ahead
 }
 
 // retryDelay returns how long to wait after a number of attempts.
@@ -350,8 +357,8 @@ WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND l
 
 // deleteRequest deletes a request that is no longer needed. If another reason was added meanwhile,
 // it ends the lease instead.
-func (h *sourceRefetcher) deleteRequest(ctx context.Context, one refetchRequest) error {
-	if _, err := h.Pool.Exec(ctx, deleteRequestSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID,
+func (h *SourceRefetcher) deleteRequest(ctx context.Context, one refetchRequest) error {
+	if _, err := h.Pool.Exec(ctx, deleteRequestSQL, h.Source.Number, one.key.Account, one.key.Type, one.key.ID,
 		h.refetcher.ID, one.requestedAt); err != nil {
 		return fmt.Errorf("delete refetch request: %w", err)
 	}
@@ -364,7 +371,7 @@ UPDATE refetch_requests SET due = clock_now() + $6::interval, lease_owner = '', 
 WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5`
 
 // reschedule makes a request due later and ends its lease.
-func (h *sourceRefetcher) reschedule(ctx context.Context, one refetchRequest, wait time.Duration, attempts int,
+func (h *SourceRefetcher) reschedule(ctx context.Context, one refetchRequest, wait time.Duration, attempts int,
 	cause error) error {
 	text := ""
 	if cause != nil {
@@ -372,10 +379,10 @@ func (h *sourceRefetcher) reschedule(ctx context.Context, one refetchRequest, wa
 	}
 	// a MonthlyBudgetError is logged once for all requests
 	if cause != nil && !errors.As(cause, new(*providerapi.MonthlyBudgetError)) {
-		h.refetcher.Logger.Warn("refetch failed; it is retried", "source", h.source.Name, "type", one.key.Type,
+		h.refetcher.Logger.Warn("refetch failed; it is retried", "source", h.Source.Name, "type", one.key.Type,
 			"object", one.key.ID, "wait", wait, "error", cause)
 	}
-	if _, err := h.Pool.Exec(ctx, rescheduleSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID,
+	if _, err := h.Pool.Exec(ctx, rescheduleSQL, h.Source.Number, one.key.Account, one.key.Type, one.key.ID,
 		h.refetcher.ID, wait, attempts, text); err != nil {
 		return fmt.Errorf("reschedule refetch request: %w", err)
 	}
@@ -390,14 +397,14 @@ const returnTimeout = time.Second
 // stop or a new configuration. After a failure on this side it is due after a quarter of the lease,
 // because the call may have been made and its event appended. It does not count as an attempt. If
 // returning fails, the lease expires.
-func (h *sourceRefetcher) returnRequest(ctx context.Context, one refetchRequest, cause error) {
-	wait, text := h.Settings.Lease/4, events.SanitizeText(cause.Error())
+func (h *SourceRefetcher) returnRequest(ctx context.Context, one refetchRequest, cause error) {
+	wait, text := h.Limits.Lease/4, events.SanitizeText(cause.Error())
 	if ctx.Err() != nil {
 		wait, text = 0, ""
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), returnTimeout)
 	defer cancel()
-	_, _ = h.Pool.Exec(ctx, rescheduleSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, h.refetcher.ID,
+	_, _ = h.Pool.Exec(ctx, rescheduleSQL, h.Source.Number, one.key.Account, one.key.Type, one.key.ID, h.refetcher.ID,
 		wait, one.attempts, text)
 }
 
@@ -411,10 +418,10 @@ SELECT EXISTS (SELECT FROM outcomes o WHERE o.event_id = $5 AND o.run = 0 AND o.
 
 // finish deletes a request whose object has no pending refetch any more. Otherwise another refetch
 // follows, with a growing delay. If that cannot find more, the request is suspended.
-func (h *sourceRefetcher) finish(ctx context.Context, one refetchRequest, d *events.Delivery, event int64) error {
+func (h *SourceRefetcher) finish(ctx context.Context, one refetchRequest, d *events.Delivery, event int64) error {
 	var applied, olderResponse bool
 	var refetchAfter int64
-	if err := h.Pool.QueryRow(ctx, refetchResultSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID, event,
+	if err := h.Pool.QueryRow(ctx, refetchResultSQL, h.Source.Number, one.key.Account, one.key.Type, one.key.ID, event,
 		versioning.ReasonOlderVersion).Scan(&applied, &olderResponse, &refetchAfter); err != nil {
 		return fmt.Errorf("read the result of a refetch: %w", err)
 	}
@@ -435,4 +442,15 @@ func (h *sourceRefetcher) finish(ctx context.Context, one refetchRequest, d *eve
 		}
 	}
 	return h.reschedule(ctx, one, retryDelay(one.attempts), one.attempts+1, nil)
+}
+
+// manualVerification returns the verification of a manual refetch, in the place of a delivery's
+// verification result. The time makes each manual refetch a different event.
+func manualVerification(one refetchRequest) ([]byte, error) {
+	return json.Marshal(struct {
+		Scheme      string    `json:"scheme"`
+		RequestedBy string    `json:"requested_by"`
+		Reason      string    `json:"reason"`
+		RequestedAt time.Time `json:"requested_at"`
+	}{"api", one.requestedBy, one.reason, one.requestedAt.UTC()})
 }

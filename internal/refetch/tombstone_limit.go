@@ -1,4 +1,4 @@
-package reconcile
+package refetch
 
 import (
 	"context"
@@ -48,7 +48,7 @@ SELECT count(*) >= $4 FROM (SELECT FROM objects o WHERE o.source = $1 AND o.acco
 // and counts in one transaction, one per type at a time. If the process ends after that, an object
 // that was not deleted counts for an hour. A manual refetch is not limited. Errors:
 // *tooManyTombstonesError.
-func (h *sourceRefetcher) checkTombstoneLimit(ctx context.Context, one refetchRequest, d *events.Delivery) error {
+func (h *SourceRefetcher) checkTombstoneLimit(ctx context.Context, one refetchRequest, d *events.Delivery) error {
 	l, err := provider.DecodeRefetch(d.Body)
 	if err != nil || !l.Missing || one.requestedBy != "" {
 		return err
@@ -62,7 +62,7 @@ func (h *sourceRefetcher) checkTombstoneLimit(ctx context.Context, one refetchRe
 
 // countTombstone records a tombstone and counts those of the last hour. With an error it records
 // nothing.
-func (h *sourceRefetcher) countTombstone(ctx context.Context, tx pgx.Tx, one refetchRequest) error {
+func (h *SourceRefetcher) countTombstone(ctx context.Context, tx pgx.Tx, one refetchRequest) error {
 	k := one.key
 	if _, err := tx.Exec(ctx, lockTombstonesSQL, k.Source, k.Account, k.Type); err != nil {
 		return err
@@ -73,12 +73,12 @@ func (h *sourceRefetcher) countTombstone(ctx context.Context, tx pgx.Tx, one ref
 	}
 	var recent int64
 	if err := tx.QueryRow(ctx, countTombstonesSQL, k.Source, k.Account, k.Type).Scan(&recent); err != nil ||
-		recent <= approvalMinimum {
+		recent <= ApprovalMinimum {
 		return err
 	}
 	var enough bool
 	if err := tx.QueryRow(ctx, hasManyLivingSQL, k.Source, k.Account, k.Type,
-		recent*approvalDivisor).Scan(&enough); err != nil ||
+		recent*ApprovalDivisor).Scan(&enough); err != nil ||
 		enough {
 		return err
 	}
@@ -86,6 +86,11 @@ func (h *sourceRefetcher) countTombstone(ctx context.Context, tx pgx.Tx, one ref
 		"hour, which is more than 1 %% of the living ones in the mirror: may the key still read them? "+
 		"postern reconcile %s --type %s --full requests approval before it deletes so many; postern refetches add "+
 		"deletes "+
-		"this one; otherwise refetches delete at most %d in an hour", recent-1, k.Type, h.source.Name, k.Type,
-		approvalMinimum)}
+		"this one; otherwise refetches delete at most %d in an hour", recent-1, k.Type, h.Source.Name, k.Type,
+		ApprovalMinimum)}
 }
+
+// An operator must approve tombstones that are more than ApprovalMinimum and more than one in
+// ApprovalDivisor of the living objects. This applies to each type, and to all types of the run
+// together. Tombstones that are already approved do not count.
+const ApprovalMinimum, ApprovalDivisor = 20, 100

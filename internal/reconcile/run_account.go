@@ -11,9 +11,48 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
+
+// checkRunAccount checks the account at the start of an attempt. It ends the run if the account is
+// disconnected, or if the key belongs to another account. If the check has no result, an operator
+// must approve the run.
+func (w *execution) checkRunAccount(ctx context.Context) (runs.Status, error) {
+	if w.params.Scope == Objects && w.HasFixedAccount() { // each scan of a type requests the provider's time
+		return runs.Running, nil
+	}
+	if _, err := w.CheckKey(ctx, w.params.Account); err != nil { // the response also has the provider's time
+		return w.handleDisconnected(ctx, err)
+	}
+	if err := w.markConnected(ctx); err != nil {
+		return "", err
+	}
+	_, err := w.CheckAccount(ctx, w.params.Account, versioning.Key{})
+	var otherAccount *refetch.OtherAccountError
+	var unverified *refetch.AccountUnverifiedError
+	switch {
+	case errors.As(err, &otherAccount):
+		return "", runs.Permanent(err)
+	case !errors.As(err, &unverified):
+		return runs.Running, err
+	case w.params.DryRun: // it appends nothing
+		w.unverified = unverified
+		return runs.Running, nil
+	case w.lease.IsApproved(w.keyApproval()):
+		return runs.Running, nil
+	}
+	err = postgres.InTx(ctx, w.Pool, "request approval", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		return w.lease.RequestApproval(ctx, tx, w.keyApproval(),
+			fmt.Sprintf("%s. If the key is right all the same (the objects may be deleted), an operator must approve "+
+				"this before the run continues: postern runs approve %d --reason TEXT", unverified, w.lease.Run.ID))
+	})
+	if err != nil {
+		return "", err
+	}
+	return runs.AwaitingApproval, nil
+}
 
 // Disconnected counts the account of a run if it is disconnected. Nothing of it was read, and no
 // watermark moved.
@@ -44,9 +83,9 @@ ON CONFLICT (source, account) DO UPDATE SET observed_at = excluded.observed_at, 
 // each run over all accounts would fail. The account's watermarks stay as they are. A run for this
 // account alone returns the error.
 func (w *execution) handleDisconnected(ctx context.Context, rejection error) (runs.Status, error) {
-	var rejectedErr *rejectedError
-	account := providerAccount(w.source, w.params.Account)
-	if !errors.As(rejection, &rejectedErr) || !rejectedErr.disconnected || w.params.ParentRun == 0 || account == "" {
+	var rejectedErr *refetch.RejectedError
+	account := providerAccount(w.Source, w.params.Account)
+	if !errors.As(rejection, &rejectedErr) || !rejectedErr.Disconnected || w.params.ParentRun == 0 || account == "" {
 		return "", rejection
 	}
 	disconnected, err := queryAccounts(ctx, w.Pool, disconnectedAccountsSQL, w.params.Source)
@@ -57,14 +96,14 @@ func (w *execution) handleDisconnected(ctx context.Context, rejection error) (ru
 		if err := w.checkOnlyAccountRejected(ctx, append(disconnected, account), rejection); err != nil {
 			return "", err
 		}
-		w.log.Warn("account skipped, because it is disconnected", "source", w.source.Name, "account", account, "error",
+		w.log.Warn("account skipped, because it is disconnected", "source", w.Source.Name, "account", account, "error",
 			rejection)
 	}
 	w.lease.Counts[Disconnected] = 1
 	err = postgres.InTx(ctx, w.Pool, "skip an account", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		if !w.params.DryRun {
 			if _, err := tx.Exec(ctx, upsertDisconnectedSQL, w.params.Source, account, w.lease.Run.ID,
-				events.SanitizeText(rejectedErr.text)); err != nil {
+				events.SanitizeText(rejectedErr.Text)); err != nil {
 				return fmt.Errorf("record that account %s is disconnected: %w", account, err)
 			}
 		}
@@ -80,7 +119,7 @@ func (w *execution) handleDisconnected(ctx context.Context, rejection error) (ru
 // key. The key must work for its own account and, if other connected accounts have watermarks, for
 // one of them. Without such accounts, the account check must succeed for the key's own account.
 func (w *execution) checkOnlyAccountRejected(ctx context.Context, disconnected []string, rejection error) error {
-	if _, err := w.checkKey(ctx, w.ownAccount()); err != nil {
+	if _, err := w.CheckKey(ctx, w.ownAccount()); err != nil {
 		return err
 	}
 	others, err := w.otherAccounts(ctx, disconnected)
@@ -88,20 +127,20 @@ func (w *execution) checkOnlyAccountRejected(ctx context.Context, disconnected [
 		return err
 	}
 	for _, other := range others {
-		if _, err = w.checkKey(ctx, other); err == nil || !errors.As(err, new(*rejectedError)) {
+		if _, err = w.CheckKey(ctx, other); err == nil || !errors.As(err, new(*refetch.RejectedError)) {
 			return err
 		}
 	}
 	verified := false
 	if len(others) == 0 {
-		verified, err = w.checkAccount(ctx, w.ownAccount(), versioning.Key{})
+		verified, err = w.CheckAccount(ctx, w.ownAccount(), versioning.Key{})
 	}
 	const advice = "nothing shows that only this account is disconnected and that the key still works. If you know " +
 		"that, list the removed accounts under reconcile.exclude"
 	switch {
 	case verified:
 		return nil
-	case errors.As(err, new(*otherAccountError)), errors.As(err, new(*accountUnverifiedError)):
+	case errors.As(err, new(*refetch.OtherAccountError)), errors.As(err, new(*refetch.AccountUnverifiedError)):
 		return runs.Permanent(fmt.Errorf("%w; and %w", rejection, err))
 	case len(others) > 0:
 		return runs.Permanent(fmt.Errorf("%w. The API also rejects account %s: %s", rejection,
@@ -120,8 +159,8 @@ func (w *execution) otherAccounts(ctx context.Context, disconnected []string) (s
 		return nil, err
 	}
 	for _, account := range all {
-		if name := providerAccount(w.source, account); name != "" && len(some) < maxOtherAccounts &&
-			!slices.Contains(slices.Concat(disconnected, w.source.ExcludedAccounts, some), name) {
+		if name := providerAccount(w.Source, account); name != "" && len(some) < maxOtherAccounts &&
+			!slices.Contains(slices.Concat(disconnected, w.Source.ExcludedAccounts, some), name) {
 			some = append(some, name)
 		}
 	}
@@ -134,7 +173,7 @@ func (w *execution) markConnected(ctx context.Context) error {
 		return nil
 	}
 	if _, err := w.Pool.Exec(ctx, deleteDisconnectedSQL, w.params.Source,
-		providerAccount(w.source, w.params.Account)); err != nil {
+		providerAccount(w.Source, w.params.Account)); err != nil {
 		return fmt.Errorf("record that account %s is connected: %w", w.params.Account, err)
 	}
 	return nil

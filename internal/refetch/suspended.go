@@ -1,4 +1,4 @@
-package reconcile
+package refetch
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 
 // errNoFetchUntilChange is the reason of a request that is suspended because the API has no call.
 var errNoFetchUntilChange = fmt.Errorf("%w: no refetch is possible, so none is tried until the configuration or the "+
-	"release changes; the object's next event removes the ambiguity", errNoFetch)
+	"release changes; the object's next event removes the ambiguity", ErrNoFetch)
 
 // maxOlderResponses is after how many attempts a refetch is suspended because the API still returns
 // an older version than the mirror has. The waits between them add up to some eight minutes. A
@@ -31,22 +31,22 @@ var errOlderState = fmt.Errorf("%s than the mirror has, again and again: the pro
 // may succeed. A request for a missed change is retried instead: its object is not ambiguous, so a
 // suspended request would be deleted.
 func (one *refetchRequest) suspendReason(err error) error {
-	var inconclusive *inconclusiveListError
+	var inconclusive *InconclusiveListError
 	switch {
-	case errors.As(err, &inconclusive) && inconclusive.listEmpty && (!one.missedChange || one.requestedBy != ""):
+	case errors.As(err, &inconclusive) && inconclusive.ListEmpty && (!one.missedChange || one.requestedBy != ""):
 		return fmt.Errorf("%w, and no refetch is tried until a processor starts; the object's next event removes the "+
-			"ambiguity", inconclusive.withAdvice())
-	case errors.Is(err, errNoFetch):
+			"ambiguity", inconclusive.WithAdvice())
+	case errors.Is(err, ErrNoFetch):
 		return errNoFetchUntilChange
-	case isOtherObject(err):
+	case IsOtherObject(err):
 		return fmt.Errorf("%w; no refetch is tried until a processor starts, or an operator requests one; the "+
 			"object's next event removes the ambiguity", err)
 	}
 	return nil
 }
 
-// isOtherObject reports whether the API returned another object than the requested one.
-func isOtherObject(err error) bool {
+// IsOtherObject reports whether the API returned another object than the requested one.
+func IsOtherObject(err error) bool {
 	var dead *provider.Dead
 	return errors.As(err, &dead) && dead.WrongObject
 }
@@ -54,17 +54,17 @@ func isOtherObject(err error) bool {
 // insufficiency returns why a refetch has too little data to remove an ambiguity, nil if it has
 // enough. A version number says nothing about a deleted object, and a response may be truncated.
 // Another refetch would return the same.
-func (f *fetcher) insufficiency(d *events.Delivery) (reason, err error) {
+func (f *Fetcher) insufficiency(d *events.Delivery) (reason, err error) {
 	refetched, err := provider.DecodeRefetch(d.Body)
 	if err != nil {
 		return nil, err
 	}
-	obs, err := f.source.Reader.Snapshot(f.source.Config, &refetched.Snapshot)
+	obs, err := f.Source.Reader.Snapshot(f.Source.Config, &refetched.Snapshot)
 	if err != nil || obs.Partial == "" {
-		return nil, f.maskError(err)
+		return nil, f.MaskError(err)
 	}
 	return fmt.Errorf("the API does not return the object's whole state: %s; no refetch is tried until the object is "+
-		"ambiguous again, a processor starts, or an operator requests one", f.source.API.Mask(obs.Partial)), nil
+		"ambiguous again, a processor starts, or an operator requests one", f.Source.API.Mask(obs.Partial)), nil
 }
 
 // suspension is why a request is suspended, and what its object needs so far. A later refetchAfter
@@ -87,10 +87,10 @@ WHERE source = $1 AND account = $2 AND object_type = $3 AND object_id = $4 AND l
 
 // suspend suspends a request for as long as the source's configuration is the same. The API has no
 // call that resolves it, or returns another object, or too little of it.
-func (h *sourceRefetcher) suspend(ctx context.Context, one refetchRequest, p suspension) error {
-	h.refetcher.Logger.Warn("refetch not possible; suspended", "source", h.source.Name, "type", one.key.Type, "object",
+func (h *SourceRefetcher) suspend(ctx context.Context, one refetchRequest, p suspension) error {
+	h.refetcher.Logger.Warn("refetch not possible; suspended", "source", h.Source.Name, "type", one.key.Type, "object",
 		one.key.ID, "error", p.reason)
-	if _, err := h.Pool.Exec(ctx, suspendSQL, h.source.Number, one.key.Account, one.key.Type, one.key.ID,
+	if _, err := h.Pool.Exec(ctx, suspendSQL, h.Source.Number, one.key.Account, one.key.Type, one.key.ID,
 		h.refetcher.ID,
 		events.SanitizeText(p.reason.Error()), p.refetchAfter, one.requestedAt, p.manualDone); err != nil {
 		return fmt.Errorf("suspend refetch request: %w", err)
@@ -118,13 +118,13 @@ const resumeBudgetWaitsSQL = `UPDATE refetch_requests h SET due = clock_now() WH
 
 // resumeRequests makes those requests due that wait for calls, and those suspended ones for which
 // the source now has a call.
-func (h *sourceRefetcher) resumeRequests(ctx context.Context) error {
-	if _, err := h.Pool.Exec(ctx, resumeBudgetWaitsSQL, h.source.Number, providerapi.MonthlyBudgetMessage); err != nil {
+func (h *SourceRefetcher) resumeRequests(ctx context.Context) error {
+	if _, err := h.Pool.Exec(ctx, resumeBudgetWaitsSQL, h.Source.Number, providerapi.MonthlyBudgetMessage); err != nil {
 		return fmt.Errorf("resume requests that wait for calls: %w", err)
 	}
 	var from versioning.Key
 	for {
-		rows, err := h.Pool.Query(ctx, listSuspendedSQL, h.source.Number, from.Account, from.Type, from.ID,
+		rows, err := h.Pool.Query(ctx, listSuspendedSQL, h.Source.Number, from.Account, from.Type, from.ID,
 			pendingBatch)
 		if err != nil {
 			return fmt.Errorf("read suspended requests: %w", err)
@@ -133,15 +133,15 @@ func (h *sourceRefetcher) resumeRequests(ctx context.Context) error {
 		var accounts, types, ids []string
 		_, err = pgx.ForEachRow(rows, []any{&from.Account, &from.Type, &from.ID}, func() error {
 			n++
-			_, ok := h.source.Reader.Fetch(h.source.Config, h.source.API, from.Account, from.Type, from.ID)
+			_, ok := h.Source.Reader.Fetch(h.Source.Config, h.Source.API, from.Account, from.Type, from.ID)
 			// the call depends on known data, which may be more by now
-			if _, tries := h.source.Reader.(provider.Locator); ok || tries {
+			if _, tries := h.Source.Reader.(provider.Locator); ok || tries {
 				accounts, types, ids = append(accounts, from.Account), append(types, from.Type), append(ids, from.ID)
 			}
 			return nil
 		})
 		if err == nil && len(ids) > 0 {
-			_, err = h.Pool.Exec(ctx, resumeSQL, h.source.Number, accounts, types, ids)
+			_, err = h.Pool.Exec(ctx, resumeSQL, h.Source.Number, accounts, types, ids)
 		}
 		if err != nil {
 			return fmt.Errorf("resume suspended requests: %w", err)
@@ -171,8 +171,8 @@ WITH page AS MATERIALIZED (
 SELECT p.account, p.object_type, p.object_id FROM page p ORDER BY p.account DESC, p.object_type DESC, p.object_id DESC
 	LIMIT 1`
 
-func (h *sourceRefetcher) deleteSuspended(ctx context.Context) error {
-	err := h.Pool.QueryRow(ctx, deleteSuspendedSQL, h.source.Number, h.suspendedCursor.Account, h.suspendedCursor.Type,
+func (h *SourceRefetcher) deleteSuspended(ctx context.Context) error {
+	err := h.Pool.QueryRow(ctx, deleteSuspendedSQL, h.Source.Number, h.suspendedCursor.Account, h.suspendedCursor.Type,
 		h.suspendedCursor.ID,
 		pendingBatch).Scan(&h.suspendedCursor.Account, &h.suspendedCursor.Type, &h.suspendedCursor.ID)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -1,4 +1,4 @@
-package reconcile
+package refetch
 
 import (
 	"cmp"
@@ -9,12 +9,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
-	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -32,84 +31,84 @@ const (
 	sampleObjectLimit = 10
 )
 
-// otherAccountError: the API does not know the events that the account's webhooks have brought.
-type otherAccountError struct{ text string }
+// OtherAccountError: the API does not know the events that the account's webhooks have brought.
+type OtherAccountError struct{ text string }
 
-func (e *otherAccountError) Error() string { return e.text }
+func (e *OtherAccountError) Error() string { return e.text }
 
-// accountUnverifiedError: the API finds none of the sampled objects of the mirror. They may be
+// AccountUnverifiedError: the API finds none of the sampled objects of the mirror. They may be
 // deleted, or invisible to the key.
-type accountUnverifiedError struct{ text string }
+type AccountUnverifiedError struct{ text string }
 
-func (e *accountUnverifiedError) Error() string { return e.text }
+func (e *AccountUnverifiedError) Error() string { return e.text }
 
-// checkAccount checks that the key belongs to the account of the log and the mirror. The check
+// CheckAccount checks that the key belongs to the account of the log and the mirror. The check
 // succeeds if the API knows an event that a webhook has brought, or, without such an event, an
 // object of the mirror other than exclude. If neither the log nor the mirror has a sample, verified
-// is false without an error. A successful check is cached. Errors: *otherAccountError,
-// *accountUnverifiedError.
-func (f *fetcher) checkAccount(ctx context.Context, account string, exclude versioning.Key) (verified bool, err error) {
-	if f.hasFixedAccount() {
+// is false without an error. A successful check is cached. Errors: *OtherAccountError,
+// *AccountUnverifiedError.
+func (f *Fetcher) CheckAccount(ctx context.Context, account string, exclude versioning.Key) (verified bool, err error) {
+	if f.HasFixedAccount() {
 		return true, nil
 	}
 	generation := f.accountChecks.currentGeneration()
 	by, verified, err := f.findAccountSample(ctx, account, exclude)
 	if verified {
-		f.accountChecks.store(sourceKey{f.source, account},
-			accountCheck{time.Now().Add(f.Settings.AccountCheckTTL), by}, generation)
+		f.accountChecks.store(sourceKey{f.Source, account},
+			accountCheck{time.Now().Add(f.Limits.AccountCheckTTL), by}, generation)
 	}
 	return verified, err
 }
 
 // findAccountSample looks for a sample that the API knows. It returns the object, nil if an event
 // was found.
-func (f *fetcher) findAccountSample(ctx context.Context, account string,
+func (f *Fetcher) findAccountSample(ctx context.Context, account string,
 	exclude versioning.Key) (sample *versioning.Key, verified bool, err error) {
 	tenants, err := f.accountsListedTogether(ctx, account)
 	if err != nil {
 		return nil, false, err
 	}
 	otherMode := false
-	switch f.source.Reader.(type) {
+	switch f.Source.Reader.(type) {
 	case provider.EventFetcher, provider.TimedLister:
 		if verified, otherMode, err = f.checkEvents(ctx, account, tenants); verified || err != nil {
 			return nil, verified, err
 		}
 	}
 	sample, err = f.checkObjects(ctx, tenants, exclude)
-	if !otherMode || sample != nil || err != nil && !errors.As(err, new(*accountUnverifiedError)) {
+	if !otherMode || sample != nil || err != nil && !errors.As(err, new(*AccountUnverifiedError)) {
 		return sample, sample != nil, err
 	}
-	return nil, false, &otherAccountError{fmt.Sprintf("recent webhooks of source %s brought only events of one mode "+
+	return nil, false, &OtherAccountError{fmt.Sprintf("recent webhooks of source %s brought only events of one mode "+
 		"(test or live), the key reads the other mode, and the API finds no object of the mirror: give the source a "+
-		"key of the mode of its webhooks (api.key), and ask again", f.source.Name)}
+		"key of the mode of its webhooks (api.key), and ask again", f.Source.Name)}
 }
 
-// hasFixedAccount reports whether the API can only belong to this account, with any key.
-func (f *fetcher) hasFixedAccount() bool {
-	_, ok := f.source.Reader.(provider.AccountBoundReader)
+// HasFixedAccount reports whether the API can only belong to this account, with any key.
+func (f *Fetcher) HasFixedAccount() bool {
+	_, ok := f.Source.Reader.(provider.AccountBoundReader)
 	return ok
 }
 
 // accountsListedTogether returns the mirrored accounts whose events are in the same list as the
 // account's, including itself.
-func (f *fetcher) accountsListedTogether(ctx context.Context, account string) ([]string, error) {
+func (f *Fetcher) accountsListedTogether(ctx context.Context, account string) ([]string, error) {
 	all := []string{account}
 	listAccount := func(string) string { return "" } // one list for all accounts
-	switch lister := f.source.Reader.(type) {
+	switch lister := f.Source.Reader.(type) {
 	case provider.EventLister:
 		listAccount = func(other string) string {
-			return f.webhookAccount(lister.ListEvents(f.source.API, other, time.Time{}, time.Time{}, "").Account)
+			return f.WebhookAccount(lister.ListEvents(f.Source.API, other, time.Time{}, time.Time{}, "").Account)
 		}
 	case provider.TimedLister:
 	default:
 		return all, nil
 	}
-	mirrored, err := queryAccounts(ctx, f.Pool, mirroredAccountsSQL, f.source.Number)
+	mirrored, err := MirroredAccounts(ctx, f.Pool, f.Source.Number)
 	if err != nil {
 		return nil, err
 	}
-	for _, other := range append(mirrored, f.source.Config.Account) {
+	for _, other := range append(mirrored, f.Source.Config.Account) {
 		if !slices.Contains(all, other) && listAccount(other) == listAccount(account) {
 			all = append(all, other)
 		}
@@ -148,22 +147,22 @@ func (t *sampleResult) describeOthers() string {
 // checkEvents reports whether the API knows an event that a webhook brought. It looks up older
 // events first. A recent event may not be listed yet, so the check does not fail if the API does
 // not know it. otherMode: there were events of the mode that the key does not read. Errors:
-// *otherAccountError.
-func (f *fetcher) checkEvents(ctx context.Context, account string, tenants []string) (verified, otherMode bool,
+// *OtherAccountError.
+func (f *Fetcher) checkEvents(ctx context.Context, account string, tenants []string) (verified, otherMode bool,
 	err error) {
-	now, retention := f.source.Caller.Now(), f.eventRetention()
-	since := now.Add(min(f.Settings.Overlap, retention/2) - retention)
-	for _, age := range []time.Duration{f.Settings.Overlap, f.Settings.ListDelay, 0} {
+	now, retention := f.Source.Caller.Now(), f.EventRetention()
+	since := now.Add(min(f.Limits.Overlap, retention/2) - retention)
+	for _, age := range []time.Duration{f.Limits.Overlap, f.Limits.ListDelay, 0} {
 		result := sampleResult{}
 		verified, err := f.requestSampleEvents(ctx, account, tenants, since, now.Add(-age), &result)
 		if verified || err != nil {
 			return verified, otherMode, err
 		}
 		if otherMode = otherMode || result.otherMode > 0; result.firstUnknown != nil && age > 0 {
-			return false, otherMode, &otherAccountError{fmt.Sprintf("the API of source %s does not know event %s, "+
+			return false, otherMode, &OtherAccountError{fmt.Sprintf("the API of source %s does not know event %s, "+
 				"which a webhook of the account brought at %s%s: its key is of another account, or of another mode "+
 				"(test or live)%s. Give the source the key of the account whose webhooks it gets (api.key), and ask "+
-				"again", f.source.Name,
+				"again", f.Source.Name,
 				result.firstUnknown.Key, result.firstUnknown.ReceivedAt.UTC().Format(time.RFC3339),
 				result.describeOthers(), f.otherListAdvice())}
 		}
@@ -172,8 +171,8 @@ func (f *fetcher) checkEvents(ctx context.Context, account string, tenants []str
 }
 
 // otherListAdvice names another possible cause, if the configuration describes the list of events.
-func (f *fetcher) otherListAdvice() string {
-	if _, ok := f.source.Reader.(provider.TimedLister); ok {
+func (f *Fetcher) otherListAdvice() string {
+	if _, ok := f.Source.Reader.(provider.TimedLister); ok {
 		return ", or api.events is another list than that of the webhooks' events"
 	}
 	return ""
@@ -181,9 +180,9 @@ func (f *fetcher) otherListAdvice() string {
 
 // requestSampleEvents looks up events that happened in an interval, the newest first, until the API
 // knows one.
-func (f *fetcher) requestSampleEvents(ctx context.Context, account string, tenants []string, since, until time.Time,
+func (f *Fetcher) requestSampleEvents(ctx context.Context, account string, tenants []string, since, until time.Time,
 	result *sampleResult) (verified bool, err error) {
-	modes, _ := f.source.Reader.(provider.ModeReader)
+	modes, _ := f.Source.Reader.(provider.ModeReader)
 	for below, read := int64(1)<<62, 0; read < sampleReadLimit; read += sampleBatch {
 		some, err := f.loadSampleEvents(ctx, below, tenants, since, until)
 		if err != nil {
@@ -192,7 +191,7 @@ func (f *fetcher) requestSampleEvents(ctx context.Context, account string, tenan
 		for i := range some {
 			e := &some[i].StoredEvent
 			below = min(below, e.ID)
-			if modes != nil && modes.OtherMode(f.source.API, e.Body) {
+			if modes != nil && modes.OtherMode(f.Source.API, e.Body) {
 				result.otherMode++
 				continue
 			}
@@ -218,12 +217,12 @@ func (f *fetcher) requestSampleEvents(ctx context.Context, account string, tenan
 
 // requestSampleEvent looks up an event that a webhook brought, by its id or in the list at its
 // time. conclusive: the response shows whether the API knows it.
-func (f *fetcher) requestSampleEvent(ctx context.Context, account string, e *provider.StoredEvent, since,
+func (f *Fetcher) requestSampleEvent(ctx context.Context, account string, e *provider.StoredEvent, since,
 	until time.Time) (found, conclusive bool, err error) {
-	switch r := f.source.Reader.(type) {
+	switch r := f.Source.Reader.(type) {
 	case provider.EventFetcher:
-		if call, ok := r.FetchEvent(f.source.API, account, e); ok {
-			return classifyLookup(f.call(ctx, call))
+		if call, ok := r.FetchEvent(f.Source.API, account, e); ok {
+			return classifyLookup(f.Call(ctx, call))
 		}
 	case provider.TimedLister:
 		if at, ok := r.ListedAt(e); ok && !at.Before(since) && at.Before(until) {
@@ -234,9 +233,9 @@ func (f *fetcher) requestSampleEvent(ctx context.Context, account string, e *pro
 }
 
 // loadSampleEvents returns some events with their bodies, the newest first.
-func (f *fetcher) loadSampleEvents(ctx context.Context, below int64, tenants []string, since,
+func (f *Fetcher) loadSampleEvents(ctx context.Context, below int64, tenants []string, since,
 	until time.Time) ([]events.Record, error) {
-	rows, err := f.Pool.Query(ctx, sampleEventsSQL, below, f.source.Number, tenants, since, until, sampleScanLimit,
+	rows, err := f.Pool.Query(ctx, sampleEventsSQL, below, f.Source.Number, tenants, since, until, sampleScanLimit,
 		sampleBatch)
 	var ids []int64
 	if err == nil {
@@ -253,7 +252,7 @@ func (f *fetcher) loadSampleEvents(ctx context.Context, below int64, tenants []s
 // classifyLookup returns whether a response has found something, and whether it is conclusive. A
 // rejected lookup is not.
 func classifyLookup(a *providerapi.Response, err error) (found, conclusive bool, _ error) {
-	if errors.As(err, new(*rejectedError)) {
+	if errors.As(err, new(*RejectedError)) {
 		return false, false, nil
 	}
 	if err != nil {
@@ -286,8 +285,8 @@ SELECT t.account, t.object_type, s.object_id, s.told FROM t CROSS JOIN LATERAL (
 WHERE t.object_type <> ALL($6::text[]) ORDER BY s.told DESC, s.last_event_id DESC`
 
 // sharedTypes returns the types of objects that the API may find with a key of any account.
-func (f *fetcher) sharedTypes() []string {
-	if in, ok := f.source.Reader.(provider.SharedTypeReader); ok {
+func (f *Fetcher) sharedTypes() []string {
+	if in, ok := f.Source.Reader.(provider.SharedTypeReader); ok {
 		return in.SharedTypes()
 	}
 	return []string{}
@@ -295,15 +294,15 @@ func (f *fetcher) sharedTypes() []string {
 
 // locateSample returns how to read an object that verifies the account if it is found. It returns
 // false if the API cannot read it with this key.
-func (f *fetcher) locateSample(ctx context.Context, k versioning.Key) (at location, ok bool, err error) {
-	return f.locate(ctx, k, nil)
+func (f *Fetcher) locateSample(ctx context.Context, k versioning.Key) (at Location, ok bool, err error) {
+	return f.Locate(ctx, k, nil)
 }
 
 // checkObjects looks up mirrored objects until the API knows one. It looks up objects that were
 // only refetched if it could look up none that webhooks have brought. After a rejected lookup it
 // skips the type. sample and err are nil if the mirror has no living object. Errors:
-// *accountUnverifiedError.
-func (f *fetcher) checkObjects(ctx context.Context, tenants []string, exclude versioning.Key) (sample *versioning.Key,
+// *AccountUnverifiedError.
+func (f *Fetcher) checkObjects(ctx context.Context, tenants []string, exclude versioning.Key) (sample *versioning.Key,
 	err error) {
 	all, err := f.loadSampleObjects(ctx, tenants, exclude)
 	if err != nil || len(all) == 0 {
@@ -327,12 +326,12 @@ func (f *fetcher) checkObjects(ctx context.Context, tenants []string, exclude ve
 		if !ok {
 			continue
 		}
-		found, conclusive, err := classifyLookup(f.fetchObject(ctx, one.Key, location.call))
+		found, conclusive, err := classifyLookup(f.FetchObject(ctx, one.Key, location.Call))
 		if err != nil {
 			return nil, err
 		}
 		if found {
-			one.Source = f.source.Number
+			one.Source = f.Source.Number
 			return &one.Key, nil
 		}
 		if !conclusive {
@@ -345,17 +344,17 @@ func (f *fetcher) checkObjects(ctx context.Context, tenants []string, exclude ve
 }
 
 // unverifiedError returns the error that no sample object was found.
-func (f *fetcher) unverifiedError(requested []versioning.Key, rejected int) error {
+func (f *Fetcher) unverifiedError(requested []versioning.Key, rejected int) error {
 	text := fmt.Sprintf("nothing shows that the key of source %s belongs to the account (and mode) of the mirror: ",
-		f.source.Name)
+		f.Source.Name)
 	switch {
 	case len(requested) == 0:
-		return &accountUnverifiedError{text + "the API reads none of the mirror's object types with this key"}
+		return &AccountUnverifiedError{text + "the API reads none of the mirror's object types with this key"}
 	case rejected == 0:
-		return &accountUnverifiedError{fmt.Sprintf("%sthe API knows none of the %d objects that were looked up (the "+
+		return &AccountUnverifiedError{fmt.Sprintf("%sthe API knows none of the %d objects that were looked up (the "+
 			"first is %s %s)", text, len(requested), requested[0].Type, requested[0].ID)}
 	}
-	return &accountUnverifiedError{fmt.Sprintf("%sthe API knows none of the %d objects that were looked up (the first "+
+	return &AccountUnverifiedError{fmt.Sprintf("%sthe API knows none of the %d objects that were looked up (the first "+
 		"is %s %s), and rejects %d of them", text, len(requested), requested[0].Type, requested[0].ID, rejected)}
 }
 
@@ -367,9 +366,9 @@ type sampleObject struct {
 }
 
 // loadSampleObjects returns the objects to look up, in their order.
-func (f *fetcher) loadSampleObjects(ctx context.Context, tenants []string, exclude versioning.Key) ([]sampleObject,
+func (f *Fetcher) loadSampleObjects(ctx context.Context, tenants []string, exclude versioning.Key) ([]sampleObject,
 	error) {
-	rows, err := f.Pool.Query(ctx, sampleObjectsSQL, f.source.Number, tenants, exclude.Account, exclude.Type,
+	rows, err := f.Pool.Query(ctx, sampleObjectsSQL, f.Source.Number, tenants, exclude.Account, exclude.Type,
 		exclude.ID, f.sharedTypes())
 	var all []sampleObject
 	if err == nil {
@@ -383,55 +382,65 @@ func (f *fetcher) loadSampleObjects(ctx context.Context, tenants []string, exclu
 	return all, nil
 }
 
-// checkAccountFor checks the account after a refetch has found nothing. If an operator named the
-// object, a check without a result is no error.
-func (f *fetcher) checkAccountFor(ctx context.Context, k versioning.Key) (verified bool, err error) {
-	verified, err = f.checkAccount(ctx, k.Account, k)
-	var unverified *accountUnverifiedError
-	switch {
-	case !errors.As(err, &unverified):
-		return verified, err
-	case f.byOperator:
-		return false, nil
+// mirroredAccountsSQL returns the distinct accounts of a source. It steps from account to account
+// over the primary key, so its cost does not depend on the number of objects.
+const mirroredAccountsSQL = `
+WITH RECURSIVE a AS (
+  (SELECT account FROM objects WHERE source = $1 ORDER BY account LIMIT 1)
+  UNION ALL
+  SELECT (SELECT o.account FROM objects o WHERE o.source = $1 AND o.account > a.account ORDER BY o.account LIMIT 1)
+  	FROM a WHERE a.account IS NOT NULL
+)
+SELECT account FROM a WHERE account IS NOT NULL`
+
+// MirroredAccounts returns the accounts of a source's mirrored objects.
+func MirroredAccounts(ctx context.Context, pool *pgxpool.Pool, source int32) ([]string, error) {
+	rows, err := pool.Query(ctx, mirroredAccountsSQL, source)
+	var all []string
+	if err == nil {
+		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
-	return false, fmt.Errorf("%w. The API reports %s %s as missing too; without that proof it does not count as "+
-		"deleted. If the key is right, run postern refetches add, which accepts the result", err, k.Type, k.ID)
+	if err != nil {
+		return nil, fmt.Errorf("list mirrored accounts: %w", err)
+	}
+	return all, nil
 }
 
-// checkRunAccount checks the account at the start of an attempt. It ends the run if the account is
-// disconnected, or if the key belongs to another account. If the check has no result, an operator
-// must approve the run.
-func (w *execution) checkRunAccount(ctx context.Context) (runs.Status, error) {
-	if w.params.Scope == Objects && w.hasFixedAccount() { // each scan of a type requests the provider's time
-		return runs.Running, nil
+// EventRetention returns for how long the provider keeps its events.
+func (f *Fetcher) EventRetention() time.Duration {
+	if sent, ok := f.Source.Reader.(provider.DeliveryLister); ok {
+		return min(sent.DeliveryRetention(), f.Limits.EventRetention)
 	}
-	if _, err := w.checkKey(ctx, w.params.Account); err != nil { // the response also has the provider's time
-		return w.handleDisconnected(ctx, err)
+	if timed, ok := f.Source.Reader.(provider.TimedLister); ok {
+		return min(timed.EventRetention(), f.Limits.EventRetention)
 	}
-	if err := w.markConnected(ctx); err != nil {
-		return "", err
+	return f.Limits.EventRetention
+}
+
+// maxSamplePages is how many pages are read for one event.
+const maxSamplePages = 10
+
+// findInTimedList reports whether the list of events has an event at a time. conclusive: the list
+// was read up to its end there, or up to the event.
+func (f *Fetcher) findInTimedList(ctx context.Context, lister provider.TimedLister, at time.Time, key string) (found,
+	conclusive bool, err error) {
+	cursor := ""
+	for range maxSamplePages {
+		a, err := f.Call(ctx, lister.ListTimed(f.Source.API, at, at, cursor))
+		if found, _, err := classifyLookup(a, err); !found {
+			return false, false, err
+		}
+		page, next, err := lister.TimedPage(f.Source.Config, f.Source.API, at, at, cursor, a.Header, a.Body)
+		if err != nil {
+			return false, false, fmt.Errorf("source %s: %w", f.Source.Name, f.MaskError(err))
+		}
+		if slices.ContainsFunc(page, func(e provider.TimedEvent) bool { return e.Key == key }) {
+			return true, true, nil
+		}
+		if next == "" {
+			return false, true, nil
+		}
+		cursor = next
 	}
-	_, err := w.checkAccount(ctx, w.params.Account, versioning.Key{})
-	var otherAccount *otherAccountError
-	var unverified *accountUnverifiedError
-	switch {
-	case errors.As(err, &otherAccount):
-		return "", runs.Permanent(err)
-	case !errors.As(err, &unverified):
-		return runs.Running, err
-	case w.params.DryRun: // it appends nothing
-		w.unverified = unverified
-		return runs.Running, nil
-	case w.lease.IsApproved(w.keyApproval()):
-		return runs.Running, nil
-	}
-	err = postgres.InTx(ctx, w.Pool, "request approval", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		return w.lease.RequestApproval(ctx, tx, w.keyApproval(),
-			fmt.Sprintf("%s. If the key is right all the same (the objects may be deleted), an operator must approve "+
-				"this before the run continues: postern runs approve %d --reason TEXT", unverified, w.lease.Run.ID))
-	})
-	if err != nil {
-		return "", err
-	}
-	return runs.AwaitingApproval, nil
+	return false, false, nil
 }
