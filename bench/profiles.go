@@ -9,14 +9,7 @@ import (
 	"github.com/postern-gateway/postern/bench/suite"
 )
 
-// profileEvents is enough to keep a processor busy while it is profiled.
-const profileEvents = 150_000
-
-// profileObjects is enough to keep an object scan busy while it is profiled.
-const profileObjects = 600_000
-
-// takeProfiles profiles the targets of ingest at 64 connections, then the programs that apply
-// events, and then an object scan.
+// takeProfiles profiles Postern and the references while they are busy.
 func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 	if err := os.MkdirAll(o.profile, 0o755); err != nil {
 		return err
@@ -25,29 +18,17 @@ func takeProfiles(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	var taken []string
-	take := func(ctx context.Context, program, admin string) error {
-		log.Info("take profiles", "program", program)
-		taken = append(taken, program)
-		return load.UsualProfile().Take(ctx, o.profile, program, admin)
-	}
+	usual := load.UsualProfile()
 	err := withMachine(ctx, o, log, func(m *load.Machine) error {
-		s := suite.New(m, log)
-		shape := suite.Shape{Connections: 64, Body: 2400, Sources: 1, For: load.UsualProfile().Takes()}
-		for _, target := range []string{suite.Verify, suite.Bare, suite.Afternoon, suite.Postern} {
-			if err := s.ProfileIngest(ctx, target, shape, take); err != nil {
-				return err
-			}
+		err := suite.New(m, log).Profile(ctx, usual.Takes(), func(program, admin string) error {
+			log.Info("take profiles", "program", program)
+			taken = append(taken, program)
+			return usual.Take(ctx, o.profile, program, admin)
+		})
+		if err == nil && o.traces && m.Traces.Traced().Batches == 0 {
+			err = suite.ErrNoTraces
 		}
-		if err := s.ProfileApply(ctx, profileEvents, take); err != nil {
-			return err
-		}
-		if err := s.ProfileScan(ctx, profileObjects, take); err != nil {
-			return err
-		}
-		if o.traces && m.Traces.Traced().Batches == 0 {
-			return suite.ErrNoTraces
-		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return err

@@ -22,8 +22,6 @@ type Options struct {
 	Rate float64
 	// For limits the time of sending. It ends earlier when all deliveries are sent.
 	For time.Duration
-	// Progress, if set, is called once a second with the number of 2xx responses so far.
-	Progress func(answered int64)
 }
 
 // Result has the measurements of one run.
@@ -60,12 +58,11 @@ type run struct {
 	from int
 	next atomic.Int64
 	// due receives the number of each delivery of an open loop when it is due.
-	due      chan int
-	began    time.Time
-	ends     time.Time
-	answered atomic.Int64
-	mu       sync.Mutex
-	result   Result
+	due    chan int
+	began  time.Time
+	ends   time.Time
+	mu     sync.Mutex
+	result Result
 }
 
 // Run sends deliveries, beginning with number from, and waits for the responses.
@@ -96,21 +93,9 @@ func Run(ctx context.Context, d *Deliveries, from int, o Options) (*Result, erro
 	for _, l := range links {
 		wg.Go(func() { r.drive(ctx, l) })
 	}
-	done := make(chan struct{})
-	go func() { wg.Wait(); close(done) }()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-done:
-			r.result.Took, r.result.Next = time.Since(r.began), int(min(r.next.Load(), int64(d.Len())))
-			return &r.result, ctx.Err()
-		case <-tick.C:
-			if o.Progress != nil {
-				o.Progress(r.answered.Load())
-			}
-		}
-	}
+	wg.Wait()
+	r.result.Took, r.result.Next = time.Since(r.began), int(min(r.next.Load(), int64(d.Len())))
+	return &r.result, ctx.Err()
 }
 
 // dueAt returns when the n-th delivery of an open loop must be sent.
@@ -148,11 +133,9 @@ func (r *run) drive(ctx context.Context, l *link) {
 		}
 		buf = r.d.put(buf[:0], i)
 		status, err := l.post(ctx, buf)
-		before := own.Answered
 		if own.count(status, time.Since(meant), err); err != nil {
 			break
 		}
-		r.answered.Add(own.Answered - before)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,6 +2,7 @@ package load
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -165,26 +166,21 @@ func (m *Machine) NATS() string { return m.natsURL }
 // NewDatabase creates a database as a copy of another. Without a name it copies the empty one with
 // Postern's schema.
 func (m *Machine) NewDatabase(ctx context.Context, of string) (string, error) {
-	if of == "" {
-		of = template
-	}
-	m.databases++
-	name := fmt.Sprintf("bench_%d", m.databases)
-	if _, err := m.Admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+
-		pgx.Identifier{of}.Sanitize()+" STRATEGY file_copy"); err != nil {
-		return "", fmt.Errorf("copy database %s: %w", of, err)
-	}
-	return name, nil
+	return m.copyDatabase(ctx, cmp.Or(of, template), "file_copy")
 }
 
 // NewDatabaseQuietly creates an empty database with Postern's schema. Unlike NewDatabase it causes
 // no checkpoint.
 func (m *Machine) NewDatabaseQuietly(ctx context.Context) (string, error) {
+	return m.copyDatabase(ctx, template, "wal_log")
+}
+
+func (m *Machine) copyDatabase(ctx context.Context, of, strategy string) (string, error) {
 	m.databases++
 	name := fmt.Sprintf("bench_%d", m.databases)
-	if _, err := m.Admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+template+
-		" STRATEGY wal_log"); err != nil {
-		return "", fmt.Errorf("make database %s: %w", name, err)
+	if _, err := m.Admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+
+		pgx.Identifier{of}.Sanitize()+" STRATEGY "+strategy); err != nil {
+		return "", fmt.Errorf("copy database %s: %w", of, err)
 	}
 	return name, nil
 }
@@ -243,25 +239,24 @@ func (m *Machine) DropStreams(ctx context.Context) error {
 	return nil
 }
 
-// Serve starts one of the programs and waits until it is ready. It returns the addresses for
-// deliveries and for metrics and profiles.
-func (m *Machine) Serve(ctx context.Context, name string, env []string, args ...string) (p *Process, address,
-	admin string, err error) {
-	if p, err = m.start(name, env, m.program(name), args...); err != nil {
-		return nil, "", "", err
+// Serve starts one of the programs and waits until it is ready.
+func (m *Machine) Serve(ctx context.Context, name string, env []string, args ...string) (*Process, error) {
+	p, err := m.start(name, env, m.program(name), args...)
+	if err != nil {
+		return nil, err
 	}
 	found, err := p.await(ctx, ready)
 	if err != nil {
-		return nil, "", "", errors.Join(err, p.Stop())
+		return nil, errors.Join(err, p.Stop())
 	}
 	for _, at := range addresses.FindAllStringSubmatch(found[0], -1) {
 		if at[1] == "ingest" {
-			address = at[2]
+			p.Address = at[2]
 		} else {
-			admin = at[2]
+			p.Admin = at[2]
 		}
 	}
-	return p, address, admin, nil
+	return p, nil
 }
 
 var (

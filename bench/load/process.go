@@ -17,6 +17,9 @@ import (
 // Process is a running program whose standard error goes to a file.
 type Process struct {
 	Name string
+	// Address is the address for deliveries, Admin that for metrics and profiles; "" without one.
+	Address, Admin string
+
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{}

@@ -37,7 +37,7 @@ func (w Profile) Take(ctx context.Context, dir, program, admin string) error {
 		{"allocs", "allocs"},
 		{"heap", "heap?gc=1"},
 	} {
-		if err := fetch(ctx, "http://"+admin+"/debug/pprof/"+p.query, file(dir, program, p.name)); err != nil {
+		if err := saveResponse(ctx, "http://"+admin+"/debug/pprof/"+p.query, file(dir, program, p.name)); err != nil {
 			return fmt.Errorf("take profile %s of %s: %w", p.name, program, err)
 		}
 	}
@@ -46,29 +46,32 @@ func (w Profile) Take(ctx context.Context, dir, program, admin string) error {
 
 func file(dir, program, kind string) string { return filepath.Join(dir, program+"."+kind) }
 
-func fetch(ctx context.Context, url, file string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+// saveResponse writes the body of a response into a file.
+func saveResponse(ctx context.Context, url, file string) error {
+	body, err := Get(ctx, url, time.Minute)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, body, 0o644)
+}
+
+// Get returns the body of a response with status 200. The time to it is limited.
+func Get(ctx context.Context, url string, within time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, res.Status)
+		return nil, fmt.Errorf("%s: %s", url, res.Status)
 	}
-	out, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	if _, err := io.Copy(out, res.Body); err != nil {
-		return fmt.Errorf("%w, %w", err, out.Close())
-	}
-	return out.Close()
+	return io.ReadAll(res.Body)
 }
 
 // waits maps the waiting profiles of a trace to file names: locks and channels, network, scheduler.

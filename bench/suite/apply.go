@@ -9,9 +9,9 @@ import (
 	"github.com/postern-gateway/postern/bench/load"
 )
 
-// OneByOne is the reference that applies one message, one transaction and one acknowledgement at a
+// oneByOne is the reference that applies one message, one transaction and one acknowledgement at a
 // time.
-const OneByOne = "onebyone"
+const oneByOne = "onebyone"
 
 const (
 	// The events are divided into parts with the same load: at most mostParts, each of at least
@@ -23,22 +23,15 @@ const (
 	stallWithin = 30 * time.Second
 )
 
-// Apply measures how fast events are applied from the stream. Each object has ten events on
-// average.
-func (s *Suite) Apply(ctx context.Context, row string, rounds, events int) ([]Sample, error) {
-	return s.ApplyObjects(ctx, row, rounds, events, events/10)
-}
-
 // parts returns the number of parts of so many events.
 func parts(events int) int { return max(1, min(mostParts, events/eventsAPart)) }
 
-// Part returns how many of so many events the reference applies.
-func Part(events int) int { return events / parts(events) }
+// part returns how many of so many events the reference applies.
+func part(events int) int { return events / parts(events) }
 
-// ApplyObjects is Apply with another number of objects. With at least as many objects as events,
-// each event has its own object.
-func (s *Suite) ApplyObjects(ctx context.Context, row string, rounds, events, objects int) (samples []Sample,
-	err error) {
+// apply measures how fast events about a number of objects are applied from the stream. With at
+// least as many objects as events, each event has its own object.
+func (s *Suite) apply(ctx context.Context, row string, rounds, events, objects int) (_ []Sample, err error) {
 	if objects >= events {
 		objects = 0
 	}
@@ -46,57 +39,41 @@ func (s *Suite) ApplyObjects(ctx context.Context, row string, rounds, events, ob
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", row, err)
 	}
-	defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), f.database)) }()
-	for round := range rounds {
-		for i := range 2 {
-			target := []string{Postern, OneByOne}[(i+round)%2]
-			sample, err := s.apply(ctx, target, f)
-			if err != nil {
-				return samples, fmt.Errorf("%s, %s: %w", row, target, err)
-			}
-			sample.Row, sample.Round = row, round
-			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "rate", int(sample.Rate), "cpu",
-				fmt.Sprintf("%.1f", sample.ServerCPU()))
-		}
-	}
-	return samples, nil
+	defer s.drop(ctx, f.database, &err)
+	return s.inTurn(row, rounds, []string{Postern, oneByOne},
+		func(target string) (Sample, error) { return s.applyOnce(ctx, target, f) })
 }
 
-// apply runs a target on a copy of the database and from the beginning of the stream.
-func (s *Suite) apply(ctx context.Context, target string, f *filled) (sample Sample, err error) {
-	if err := errors.Join(s.m.DeleteConsumers(ctx, eventsStream, processorConsumer, onebyoneConsumer),
-		s.m.DeleteStream(ctx, changesStream)); err != nil {
+// applyOnce runs a target on a copy of the database and from the beginning of the stream.
+func (s *Suite) applyOnce(ctx context.Context, target string, f *filled) (sample Sample, err error) {
+	database, err := s.rewind(ctx, f)
+	if err != nil {
 		return sample, err
 	}
-	r := &running{}
-	if r.database, err = s.m.NewDatabase(ctx, f.database); err != nil {
-		return sample, err
+	defer s.drop(ctx, database, &err)
+	start, consumer, events := s.startProcessor, processorConsumer, f.events
+	if target == oneByOne {
+		start, consumer, events = s.startOneByOne, onebyoneConsumer, part(f.events)
 	}
-	defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), r.database)) }()
-	consumer, events := processorConsumer, f.events
-	if target == OneByOne {
-		consumer, events = onebyoneConsumer, Part(f.events)
-		r.process, _, _, err = s.m.Serve(ctx, OneByOne, nil, "-database", s.m.DatabaseURL(r.database), "-nats",
-			s.m.NATS(), "-goroutines", fmt.Sprint(s.defaults.Processor.Workers))
-	} else {
-		var file string
-		if file, err = s.configure(s.m.DatabaseURL(r.database), 1); err == nil {
-			r.process, _, r.processorAdmin, err = s.m.Serve(ctx, "processor", s.trace(r), "--config", file)
-		}
-	}
+	r, err := start(ctx, database)
 	if err != nil {
 		return sample, err
 	}
 	defer func() { err = errors.Join(err, r.finish(&sample)) }()
-	if sample, err = s.follow(ctx, r, consumer, int64(events)); err != nil {
-		return sample, err
-	}
-	sample.Target = target
-	if target == Postern {
-		err = s.checkApplied(ctx, r.database, f)
+	if sample, err = s.follow(ctx, r, consumer, int64(events)); err == nil && target == Postern {
+		err = s.checkApplied(ctx, database, f)
 	}
 	return sample, err
+}
+
+// rewind makes the next process apply the events again from the beginning: it deletes all
+// consumers and the changes, and returns a copy of the database.
+func (s *Suite) rewind(ctx context.Context, f *filled) (database string, err error) {
+	if err := errors.Join(s.m.DeleteConsumers(ctx, eventsStream, processorConsumer, onebyoneConsumer),
+		s.m.DeleteStream(ctx, changesStream)); err != nil {
+		return "", err
+	}
+	return s.m.NewDatabase(ctx, f.database)
 }
 
 // follow measures from the first acknowledged message until events messages are acknowledged.
@@ -116,9 +93,8 @@ func (s *Suite) follow(ctx context.Context, r *running, consumer string, events 
 	if err != nil {
 		return sample, err
 	}
-	sample.Events, sample.Seconds = last.Done()-first.Done(), last.At.Sub(first.At).Seconds()
-	sample.Rate = float64(sample.Events) / sample.Seconds
-	if r.processorAdmin != "" {
+	sample = rated(last.Done()-first.Done(), last.At.Sub(first.At).Seconds())
+	if r.process.Name == "processor" {
 		if err := s.announced(ctx, r, first.At, &sample); err != nil {
 			return sample, err
 		}
@@ -129,7 +105,7 @@ func (s *Suite) follow(ctx context.Context, r *running, consumer string, events 
 // acknowledged polls until that many messages are acknowledged.
 func (s *Suite) acknowledged(ctx context.Context, p *load.Process, consumer string, events int64) (lag load.Lag,
 	err error) {
-	began, logged := time.Now(), time.Now()
+	began := time.Now()
 	moved, done := began, int64(-1)
 	for {
 		if lag, err = s.m.Lag(ctx, eventsStream, consumer); err != nil {
@@ -141,10 +117,6 @@ func (s *Suite) acknowledged(ctx context.Context, p *load.Process, consumer stri
 		now := time.Now()
 		if lag.Done() > done {
 			moved, done = now, lag.Done()
-		}
-		if now.Sub(logged) > time.Second {
-			s.log.Debug("applying", "done", done, "of", events)
-			logged = now
 		}
 		if err := p.Ended(); err != nil {
 			return lag, err
@@ -169,26 +141,22 @@ const unsentSQL = `SELECT count(*) FROM postern.outbox WHERE sent_at IS NULL`
 // announced waits until all changes are in the feed. Sending them is part of applying and of its
 // cost.
 func (s *Suite) announced(ctx context.Context, r *running, first time.Time, sample *Sample) error {
-	conn, err := s.m.Connect(ctx, r.database)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
 	began := time.Now()
-	for unsent := int64(-1); unsent != 0; {
-		if err := conn.QueryRow(ctx, unsentSQL).Scan(&unsent); err != nil {
+	for ; ; time.Sleep(20 * time.Millisecond) {
+		unsent, err := s.number(ctx, r.database, unsentSQL)
+		if err != nil {
 			return err
 		}
-		if time.Since(began) > announceWithin {
-			return fmt.Errorf("the changes of %d transactions are not in the feed after %s", unsent, announceWithin)
+		if unsent == 0 {
+			break
 		}
-		if unsent > 0 {
-			time.Sleep(20 * time.Millisecond)
+		if time.Since(began) > announceWithin {
+			return fmt.Errorf("the changes of %.0f transactions are not in the feed after %s", unsent, announceWithin)
 		}
 	}
 	sample.more("changes_after_s", time.Since(began).Seconds())
 	sample.more("rate_with_changes", float64(sample.Events)/time.Since(first).Seconds())
-	lag, err := s.m.Lag(ctx, changesStream, "no consumer")
+	lag, err := s.m.Lag(ctx, changesStream, "none")
 	sample.more("changes", float64(lag.Messages))
 	return err
 }

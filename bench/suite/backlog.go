@@ -19,7 +19,7 @@ type watch struct {
 }
 
 // watch starts reading. end stops it.
-func (s *Suite) watch(ctx context.Context, row string) *watch {
+func (s *Suite) watch(ctx context.Context) *watch {
 	w := &watch{done: make(chan struct{})}
 	ctx, w.stop = context.WithCancel(ctx)
 	go func() {
@@ -28,7 +28,7 @@ func (s *Suite) watch(ctx context.Context, row string) *watch {
 		defer tick.Stop()
 		for w.read(ctx, s) {
 			if n := len(w.lags); n%10 == 0 {
-				s.log.Info(row, "seconds", n, "backlog", w.lags[n-1].Pending, "stored", w.lags[n-1].Last)
+				s.log.Info("backlog", "seconds", n, "pending", w.lags[n-1].Pending, "stored", w.lags[n-1].Last)
 			}
 			select {
 			case <-tick.C:
@@ -54,10 +54,11 @@ func (w *watch) read(ctx context.Context, s *Suite) bool {
 	return true
 }
 
-// end takes a last reading and returns the error of the watch.
-func (w *watch) end() error {
+// end takes a last reading and adds the figures to a sample.
+func (w *watch) end(sample *Sample) error {
 	w.stop()
 	<-w.done
+	w.addTo(sample)
 	return w.err
 }
 

@@ -1,7 +1,7 @@
 package suite
 
-// Bound is a figure that must hold.
-type Bound struct {
+// bound is a figure that must hold.
+type bound struct {
 	// What names the measured thing. Formula describes how the figure is computed.
 	What, Formula string
 	// Least means that the figure must be at least Limit, and otherwise at most. Aim is the
@@ -19,28 +19,28 @@ type Bound struct {
 }
 
 // ratio bounds a target's metric divided by a reference's in the same round.
-func ratio(what, row, target, reference, name string, m Metric) Bound {
-	return Bound{What: what, Unit: "x", Rows: []string{row}, Formula: name + " of " + target + " / " + name + " of " +
+func ratio(what, row, target, reference, name string, m Metric) bound {
+	return bound{What: what, Unit: "x", Rows: []string{row}, Formula: name + " of " + target + " / " + name + " of " +
 		reference,
 		Figure: func(s Samples) Figure { return s.Ratio(row, target, reference, m) }}
 }
 
 // value bounds a target's metric, which formula describes.
-func value(what, row, target, formula, unit string, m Metric) Bound {
-	return Bound{What: what, Unit: unit, Rows: []string{row}, Formula: formula,
+func value(what, row, target, formula, unit string, m Metric) bound {
+	return bound{What: what, Unit: unit, Rows: []string{row}, Formula: formula,
 		Figure: func(s Samples) Figure { return s.Value(row, target, m) }}
 }
 
-func (b Bound) atLeast(limit float64) Bound { b.Least, b.Limit = true, limit; return b }
-func (b Bound) atMost(limit float64) Bound  { b.Least, b.Limit = false, limit; return b }
-func (b Bound) aim(aim float64) Bound       { b.Aim = aim; return b }
+func (b bound) atLeast(limit float64) bound { b.Least, b.Limit = true, limit; return b }
+func (b bound) atMost(limit float64) bound  { b.Least, b.Limit = false, limit; return b }
+func (b bound) aim(aim float64) bound       { b.Aim = aim; return b }
 
 // where makes a bound apply only under a condition.
-func (b Bound) where(applies func(Samples) bool) Bound { b.Applies = applies; return b }
+func (b bound) where(applies func(Samples) bool) bound { b.Applies = applies; return b }
 
 // share bounds a target's rate divided by the median rate of another target in another row.
-func share(what, row, target, other, of string) Bound {
-	return Bound{What: what, Unit: "x", Rows: []string{row, other}, Formula: "events/s of " + target +
+func share(what, row, target, other, of string) bound {
+	return bound{What: what, Unit: "x", Rows: []string{row, other}, Formula: "events/s of " + target +
 		" / events/s of " + of + " in " + other,
 		Figure: func(s Samples) Figure {
 			whole, part := s.Value(other, of, Rate), s.Value(row, target, Rate)
@@ -66,16 +66,16 @@ func reaches(target string, rate float64, rows ...string) func(Samples) bool {
 }
 
 // worst bounds the largest figure of a metric over all rows of one target.
-func worst(what, name, unit, target string, m Metric, rows ...string) Bound {
-	return Bound{What: what, Unit: unit, Rows: rows, Formula: name + ", the largest of all rounds",
+func worst(what, name, unit, target string, m Metric, rows ...string) bound {
+	return bound{What: what, Unit: unit, Rows: rows, Formula: name + ", the largest of all rounds",
 		Figure: func(s Samples) Figure {
 			return s.largest(m, rows, func(string) []string { return []string{target} })
 		}}
 }
 
 // worstOfAll bounds the largest figure of a metric over all targets of all rows.
-func worstOfAll(what, name, unit string, m Metric, rows ...string) Bound {
-	return Bound{What: what, Unit: unit, Rows: rows, Formula: name + ", the largest of all rounds and targets",
+func worstOfAll(what, name, unit string, m Metric, rows ...string) bound {
+	return bound{What: what, Unit: unit, Rows: rows, Formula: name + ", the largest of all rounds and targets",
 		Figure: func(s Samples) Figure { return s.largest(m, rows, s.Targets) }}
 }
 

@@ -2,18 +2,18 @@ package suite
 
 // Bounds returns the bounds that must hold on two cores, with everything on one machine and bodies
 // of 2.4 KB.
-func Bounds() []Bound {
-	var all []Bound
-	for _, part := range [][]Bound{ingestBounds(), answerBounds(), takenBounds(), applyBounds(), storedBounds(),
+func Bounds() []bound {
+	var all []bound
+	for _, part := range [][]bound{ingestBounds(), answerBounds(), takenBounds(), applyBounds(), storedBounds(),
 		scanBounds(), effectsBounds(), sizeBounds()} {
 		all = append(all, part...)
 	}
 	return all
 }
 
-func ingestBounds() []Bound {
+func ingestBounds() []bound {
 	const at64, at256 = "ingest, 64 connections", "ingest, 256 connections"
-	return []Bound{
+	return []bound{
 		ratio(at64, main64, Postern, Afternoon, "events/s", Rate).atLeast(2),
 		ratio(at64, main64, Postern, Bare, "events/s", Rate).atLeast(0.75).aim(0.85),
 		ratio(at256, main256, Postern, Afternoon, "events/s", Rate).atLeast(3),
@@ -28,10 +28,10 @@ func ingestBounds() []Bound {
 	}
 }
 
-func answerBounds() []Bound {
+func answerBounds() []bound {
 	const lower, higher = "acknowledgement at half of afternoon's capacity",
 		"acknowledgement at half of our own capacity"
-	return []Bound{
+	return []bound{
 		ratio(lower, halfAfternoon, Postern, Afternoon, "p50", P50).atMost(1),
 		ratio(lower, halfAfternoon, Postern, Afternoon, "p99", P99).atMost(1),
 		ratio(higher, halfPostern, Postern, Bare, "p99", P99).atMost(1.5),
@@ -40,8 +40,8 @@ func answerBounds() []Bound {
 
 // takenBounds protects the other bounds. Rejected deliveries have no latency, so a target that
 // rejects under load would look faster.
-func takenBounds() []Bound {
-	return []Bound{
+func takenBounds() []bound {
+	return []bound{
 		worstOfAll("everything taken", "deliveries not taken", "", Errors, main64, main256, halfAfternoon, halfPostern,
 			floodRow, sustainedRow, growthRow, besideRow).atMost(0),
 	}
@@ -54,12 +54,12 @@ const (
 	sustainedShare = 0.4
 )
 
-func applyBounds() []Bound {
+func applyBounds() []bound {
 	const flooded, applied, both = "a flood of one event", "applying, objects updated ten times on average",
 		"ingest and applying together"
-	return []Bound{
-		ratio(flooded, floodRow, OneEvent, NewEvents, "events/s", Rate).atLeast(1),
-		ratio(applied, applyRow, Postern, OneByOne, "events/s", Rate).atLeast(6),
+	return []bound{
+		ratio(flooded, floodRow, oneEvent, newEvents, "events/s", Rate).atLeast(1),
+		ratio(applied, applyRow, Postern, oneByOne, "events/s", Rate).atLeast(6),
 		value(applied+", where bare reaches 15,000", applyRow, Postern, "events/s applied", "/s",
 			Rate).atLeast(appliedRate).
 			where(reaches(Bare, appliedRate, main64, main256)),
@@ -73,14 +73,14 @@ func applyBounds() []Bound {
 	}
 }
 
-func sizeBounds() []Bound {
+func sizeBounds() []bound {
 	const large = "memory, 256 bodies of 1 MiB at once"
-	return []Bound{
-		ratio("growth, 20 million keys and 5 million events", growthRow, Grown, Empty, "CPU",
+	return []bound{
+		ratio("growth, 20 million keys and 5 million events", growthRow, grownTarget, emptyTarget, "CPU",
 			CPU).atMost(1.3).aim(1.1),
-		value("memory, 10,000 idle connections", idleRow, OneEach,
+		value("memory, 10,000 idle connections", idleRow, oneEach,
 			"gateway's memory, idle for 7 s after one delivery each", "MiB", More("resident_later_mib")).atMost(250),
-		value("memory, 10,000 silent connections", idleRow, NoneSent, "gateway's memory, nothing sent", "MiB",
+		value("memory, 10,000 silent connections", idleRow, noneSent, "gateway's memory, nothing sent", "MiB",
 			Memory("gateway")).atMost(250),
 		value(large, largeRow, Postern, "gateway's memory / ingest.queue_bytes", "x", perQueue).atMost(2),
 		value(large, largeRow, Postern, "share of the deliveries that were taken", "", takenShare).atLeast(0.25),

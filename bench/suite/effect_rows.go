@@ -27,32 +27,32 @@ func effectRows(rounds, effects, planned, waiting int) []Row {
 			"measures", effects),
 			Takes: time.Duration(rounds) * (3*time.Second + fill(effects) + time.Duration(effects)*time.Second/1000),
 			run: func(ctx context.Context, s *Suite) ([]Sample, error) {
-				return s.ExecuteEffects(ctx, effectsRow, rounds, effects)
+				return s.executeEffects(ctx, effectsRow, rounds, effects)
 			}},
 		{Name: planningRow, Chapter: chapterEffects, About: fmt.Sprintf("planning 200 effects of 100 changes in a "+
 			"transaction, in an empty ledger and in one with %d planned effects, in turn", planned),
 			Takes: fill(planned) + time.Duration(rounds)*5*time.Second,
 			run: func(ctx context.Context, s *Suite) ([]Sample, error) {
-				return s.Planning(ctx, planningRow, rounds, planned)
+				return s.planning(ctx, planningRow, rounds, planned)
 			}},
 		{Name: deadRow, Chapter: chapterEffects, About: fmt.Sprintf("100 effects a second, from when each falls due "+
 			"to its call, alone and while %d wait for another destination, which takes calls and does not answer",
 			waiting),
 			Takes: fill(waiting) + time.Duration(2*rounds)*(lasts+4*time.Second),
 			run: func(ctx context.Context, s *Suite) ([]Sample, error) {
-				return s.SilentDestination(ctx, deadRow, rounds, waiting, lasts)
+				return s.silentDestination(ctx, deadRow, rounds, waiting, lasts)
 			}},
 	}
 }
 
-func effectsBounds() []Bound {
+func effectsBounds() []bound {
 	const among, dead = "planning among a million planned effects",
 		"effects beside a silent destination, for which 100,000 wait"
-	return []Bound{
-		value("effects of one step", effectsRow, Effects, "effects/s carried out", "/s", Rate).atLeast(1000),
-		ratio(among, planningRow, FullLedger, EmptyLedger, "p50", P50).atMost(1.2),
-		worst(among, "sequential scans of the ledger", "", FullLedger, More("sequential_scans"),
+	return []bound{
+		value("effects of one step", effectsRow, effectsTarget, "effects/s carried out", "/s", Rate).atLeast(1000),
+		ratio(among, planningRow, fullLedger, emptyLedger, "p50", P50).atMost(1.2),
+		worst(among, "sequential scans of the ledger", "", fullLedger, More("sequential_scans"),
 			planningRow).atMost(0),
-		ratio(dead, deadRow, OneSilent, NoneSilent, "p99", P99).atMost(1.2),
+		ratio(dead, deadRow, oneSilent, noneSilent, "p99", P99).atMost(1.2),
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -19,8 +18,8 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// Effects is the target of ExecuteEffects: a processor that does nothing else.
-const Effects = "effects"
+// effectsTarget is the target of executeEffects: a processor that does nothing else.
+const effectsTarget = "effects"
 
 // testDestination is an HTTP server in this program. It responds immediately and records when each
 // path was first or last called.
@@ -61,8 +60,8 @@ func (d *testDestination) received() int {
 	return len(d.receivedAt)
 }
 
-// silentDestination starts a server that accepts connections and never responds.
-func silentDestination(ctx context.Context) (url string, end func() error, err error) {
+// newSilentDestination starts a server that accepts connections and never responds.
+func newSilentDestination(ctx context.Context) (url string, end func() error, err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
@@ -173,47 +172,33 @@ func (s *Suite) processorPool(ctx context.Context, database string) (*pgxpool.Po
 		MaxConns: 4})
 }
 
-// ExecuteEffects measures how fast planned effects of one step are executed: leased, started, sent
+// executeEffects measures how fast planned effects of one step are executed: leased, started, sent
 // to a destination in this program, and recorded.
-func (s *Suite) ExecuteEffects(ctx context.Context, row string, rounds, planned int) (samples []Sample, err error) {
-	for round := range rounds {
-		sample, err := s.executeEffects(ctx, planned)
-		if err != nil {
-			return samples, fmt.Errorf("%s: %w", row, err)
-		}
-		sample.Row, sample.Target, sample.Round = row, Effects, round
-		samples = append(samples, sample)
-		s.log.Info(row, "round", round+1, "of", rounds, "rate", int(sample.Rate), "cpu",
-			fmt.Sprintf("%.0f", sample.ServerCPU()), "wal", int(sample.WAL))
-	}
-	return samples, nil
+func (s *Suite) executeEffects(ctx context.Context, row string, rounds, planned int) ([]Sample, error) {
+	return s.inTurn(row, rounds, []string{effectsTarget},
+		func(string) (Sample, error) { return s.executeOnce(ctx, planned) })
 }
 
-func (s *Suite) executeEffects(ctx context.Context, planned int) (sample Sample, err error) {
+func (s *Suite) executeOnce(ctx context.Context, planned int) (sample Sample, err error) {
 	destination, err := newTestDestination(ctx)
 	if err != nil {
 		return sample, err
 	}
 	defer func() { err = errors.Join(err, destination.server.Close()) }()
 	database, err := s.ledger(ctx, "tell", "live", planned)
-	if database != "" {
-		defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), database)) }()
-	}
+	defer s.drop(ctx, database, &err)
 	if err = errors.Join(err, s.m.Reset(ctx)); err != nil {
 		return sample, err
 	}
-	s.files++
-	file := filepath.Join(s.m.Dir, fmt.Sprintf("postern-%d.yaml", s.files))
-	if err := os.WriteFile(file, []byte(effectRules(s.m.DatabaseURL(database), s.m.NATS(), destination.url,
-		destination.url)),
-		0o600); err != nil {
-		return sample, err
-	}
 	r := &running{database: database}
-	if r.process, _, r.admin, err = s.m.Serve(ctx, "processor", s.trace(r), "--config", file); err != nil {
+	if r.file, err = s.writeConfig(effectRules(s.m.DatabaseURL(database), s.m.NATS(), destination.url,
+		destination.url)); err != nil {
 		return sample, err
 	}
-	defer func() { err = errors.Join(err, r.process.Stop()) }()
+	if r.process, err = s.m.Serve(ctx, "processor", s.trace(r), "--config", r.file); err != nil {
+		return sample, err
+	}
+	defer func() { err = errors.Join(err, r.stop()) }()
 	return s.untilDone(ctx, r, destination, planned)
 }
 
@@ -223,11 +208,6 @@ const notDoneSQL = `SELECT count(*) FROM postern.effects WHERE state <> 'done'`
 // untilDone measures from the first call until the last effect is done.
 func (s *Suite) untilDone(ctx context.Context, r *running, destination *testDestination, planned int) (sample Sample,
 	err error) {
-	conn, err := s.m.Connect(ctx, r.database)
-	if err != nil {
-		return sample, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
 	for started := time.Now(); destination.received() == 0; {
 		if time.Since(started) > applyWithin {
 			return sample, fmt.Errorf("no effect was executed within %s, see %s", applyWithin, r.process.Log())
@@ -242,23 +222,21 @@ func (s *Suite) untilDone(ctx context.Context, r *running, destination *testDest
 		return sample, err
 	}
 	first, began := destination.received(), time.Now()
-	for left := planned; left > 0; {
+	for left := 1.0; left > 0; {
 		if destination.received() == planned { // count in SQL only at the end, because it costs time
-			if err := conn.QueryRow(ctx, notDoneSQL).Scan(&left); err != nil {
+			if left, err = s.number(ctx, r.database, notDoneSQL); err != nil {
 				return sample, err
 			}
 		}
 		if time.Since(began) > applyWithin {
 			return sample, fmt.Errorf("%d of %d effects were executed within %s, see %s", destination.received(),
-				planned,
-				applyWithin, r.process.Log())
+				planned, applyWithin, r.process.Log())
 		}
 		if err := errors.Join(r.process.Ended(), ctx.Err()); err != nil {
 			return sample, err
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	sample = Sample{Events: int64(planned - first), Seconds: time.Since(began).Seconds()}
-	sample.Rate = float64(sample.Events) / sample.Seconds
+	sample = rated(int64(planned-first), time.Since(began).Seconds())
 	return sample, s.after(ctx, r, before, &sample)
 }

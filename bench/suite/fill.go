@@ -59,7 +59,7 @@ func (s *Suite) fill(ctx context.Context, events, objects int) (f *filled, err e
 	}
 	defer func() {
 		if err = errors.Join(err, r.stop()); err != nil {
-			err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
+			s.drop(ctx, r.database, &err)
 		}
 	}()
 	s.runs++
@@ -68,8 +68,8 @@ func (s *Suite) fill(ctx context.Context, events, objects int) (f *filled, err e
 	supply.Run = fmt.Sprintf("%05d", s.runs)
 	f.deliveries = load.Make(supply)
 	s.log.Info("fill", "events", events, "objects", objects)
-	result, err := load.Run(ctx, f.deliveries, 0, load.Options{Address: r.address, Connections: fillConnections,
-		For: fillWithin, Progress: s.progress})
+	result, err := load.Run(ctx, f.deliveries, 0, load.Options{Address: r.process.Address, Connections: fillConnections,
+		For: fillWithin})
 	if err != nil {
 		return nil, err
 	}

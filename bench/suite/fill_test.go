@@ -25,7 +25,7 @@ func TestFilling_firstPart_hasLoadOfWhole(t *testing.T) {
 	} {
 		supply := filling(c.events, c.objects)
 		supply.Run, supply.BodySize = "00001", 500
-		d, part := load.Make(supply), Part(c.events)
+		d, part := load.Make(supply), part(c.events)
 		seen := map[string]int{}
 		for i := range part {
 			seen[string(objectOf.FindSubmatch(d.Request(i))[1])]++

@@ -13,15 +13,13 @@ import (
 // pages of the large index have been written in full since the checkpoint at its beginning.
 const growthWarm = 3
 
-// Growth measures ingest into a database with many keys and events, and into an empty one. Between
+// growth measures ingest into a database with many keys and events, and into an empty one. Between
 // the runs only PostgreSQL's own checkpoints happen. After a checkpoint PostgreSQL logs the full
 // page at its first change. A short run on a large index would pay that for every event, and a
 // running system hardly ever.
-func (s *Suite) Growth(ctx context.Context, row string, rounds, keys, events int, shape Shape) (_ []Sample, err error) {
+func (s *Suite) growth(ctx context.Context, row string, rounds, keys, events int, shape Shape) (_ []Sample, err error) {
 	grown, err := s.grow(ctx, keys, events)
-	if grown != "" {
-		defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), grown)) }()
-	}
+	defer s.drop(ctx, grown, &err)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", row, err)
 	}
@@ -31,36 +29,29 @@ func (s *Suite) Growth(ctx context.Context, row string, rounds, keys, events int
 		if empty[i], err = s.m.NewDatabaseQuietly(ctx); err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), empty[i])) }()
+		defer s.drop(ctx, empty[i], &err)
 	}
 	if err := s.m.Reset(ctx); err != nil {
 		return nil, err
 	}
-	var samples []Sample
-	for round := range rounds + 1 {
-		for i := range 2 {
-			target, database := Empty, empty[round]
-			if (i+round)%2 == 0 {
-				target, database = Grown, grown
-			}
-			one := shape
-			one.Database, one.InPlace = database, true
-			if round == 0 {
-				one.For *= growthWarm
-			}
-			sample, err := s.ingestCounted(ctx, one)
-			if err != nil {
-				return samples, fmt.Errorf("%s, %s: %w", row, target, err)
-			}
-			s.log.Info(row, "target", target, "round", round, "of", rounds, "rate", int(sample.Rate), "cpu",
-				fmt.Sprintf("%.0f", sample.ServerCPU()), "wal", int(sample.WAL), "more", sample.More)
-			if round > 0 {
-				sample.Row, sample.Target, sample.Round = row, target, round-1
-				samples = append(samples, sample)
-			}
+	targets, runs := []string{grownTarget, emptyTarget}, 0
+	samples, err := s.inTurn(row, rounds+1, targets, func(target string) (Sample, error) {
+		one, round := shape, runs/len(targets)
+		runs++
+		one.Database, one.InPlace = grown, true
+		if target == emptyTarget {
+			one.Database = empty[round]
 		}
+		if round == 0 {
+			one.For *= growthWarm
+		}
+		return s.ingestCounted(ctx, one)
+	})
+	samples = samples[min(len(targets), len(samples)):]
+	for i := range samples {
+		samples[i].Round--
 	}
-	return samples, nil
+	return samples, err
 }
 
 // ingestCounted is Ingest on a database without copying it. It adds the pages that were not in
@@ -70,7 +61,7 @@ func (s *Suite) ingestCounted(ctx context.Context, shape Shape) (sample Sample, 
 	if err != nil {
 		return sample, err
 	}
-	if sample, err = s.Ingest(ctx, Postern, shape); err != nil {
+	if sample, err = s.ingest(ctx, Postern, shape); err != nil {
 		return sample, err
 	}
 	after, err := s.pages(ctx, shape.Database)
@@ -105,14 +96,11 @@ FROM pg_statio_user_tables WHERE schemaname = 'postern'`
 // pages reads the counters after all sessions have ended, because a session reports its own at its
 // end.
 func (s *Suite) pages(ctx context.Context, database string) (map[string]float64, error) {
-	conn, err := s.m.Connect(ctx, database)
+	conn, err := s.onlySession(ctx, database)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if err := waitForOnlySession(ctx, conn); err != nil {
-		return nil, err
-	}
 	var keys, index, events, all, full, checkpoints float64
 	if err := conn.QueryRow(ctx, pagesSQL).Scan(&keys, &index, &events, &all, &full, &checkpoints); err != nil {
 		return nil, err
@@ -121,16 +109,24 @@ func (s *Suite) pages(ctx context.Context, database string) (map[string]float64,
 		"missed_all": all, "full_pages": full, "checkpoints": checkpoints}, nil
 }
 
-// waitForOnlySession waits until no other session is connected to the database.
-func waitForOnlySession(ctx context.Context, conn *pgx.Conn) error {
+// onlySession connects to a database and waits until no other session is connected to it.
+func (s *Suite) onlySession(ctx context.Context, database string) (*pgx.Conn, error) {
 	const within = 10 * time.Second
+	conn, err := s.m.Connect(ctx, database)
+	if err != nil {
+		return nil, err
+	}
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		var others int
-		if err := conn.QueryRow(ctx, sessionsSQL).Scan(&others); err != nil || others == 0 {
-			return err
+		err := conn.QueryRow(ctx, sessionsSQL).Scan(&others)
+		if err == nil && others == 0 {
+			return conn, nil
 		}
-		if time.Since(began) > within {
-			return fmt.Errorf("%d sessions are still connected", others)
+		if err == nil && time.Since(began) > within {
+			err = fmt.Errorf("%d sessions are still connected", others)
+		}
+		if err != nil {
+			return nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
 		}
 	}
 }

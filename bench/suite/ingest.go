@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
 	"github.com/postern-gateway/postern/bench/load"
 )
 
@@ -21,8 +19,8 @@ const longClosedLoopRate = 12_000
 // connections meanwhile.
 const warmUp = 1 * time.Second
 
-// Ingest sends deliveries to a target and measures what they cost.
-func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample Sample, err error) {
+// ingest sends deliveries to a target and measures what they cost.
+func (s *Suite) ingest(ctx context.Context, target string, shape Shape) (sample Sample, err error) {
 	reset := s.m.Reset
 	// The next run must not pay for a checkpoint: PostgreSQL logs the full page at its first change
 	// after one.
@@ -39,12 +37,11 @@ func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample 
 	defer func() {
 		err = errors.Join(err, r.finish(&sample))
 		if !shape.InPlace {
-			err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
+			s.drop(ctx, r.database, &err)
 		}
 	}()
 	deliveries := s.deliveries(shape)
-	o := load.Options{Address: r.address, Connections: shape.Connections, Rate: shape.Rate, For: warmUp,
-		Progress: s.progress}
+	o := load.Options{Address: r.process.Address, Connections: shape.Connections, Rate: shape.Rate, For: warmUp}
 	warm, err := load.Run(ctx, deliveries, 0, o)
 	if err != nil {
 		return sample, err
@@ -55,43 +52,52 @@ func (s *Suite) Ingest(ctx context.Context, target string, shape Shape) (sample 
 	}
 	var counted metrics
 	if target == Postern {
-		if counted, err = scrape(ctx, r.admin); err != nil {
+		if counted, err = scrape(ctx, r.process.Admin); err != nil {
 			return sample, err
 		}
 	}
-	replayed := func() (float64, error) { return 0, nil }
-	if shape.Replayed {
-		if replayed, err = s.startReplay(ctx, r.file); err != nil {
-			return sample, err
-		}
+	meanwhile := func(*Sample) error { return nil }
+	switch {
+	case shape.Replayed:
+		meanwhile, err = s.startReplay(ctx, r.file)
+	case shape.Drained:
+		meanwhile = s.watch(ctx).end
 	}
-	o.For = shape.For
-	result, err := load.Run(ctx, deliveries, warm.Next, o)
 	if err != nil {
 		return sample, err
 	}
-	again, err := replayed()
-	if err != nil {
+	o.For = shape.For
+	result, err := load.Run(ctx, deliveries, warm.Next, o)
+	sample = loaded(result)
+	if err := errors.Join(err, meanwhile(&sample)); err != nil {
 		return sample, err
 	}
 	if len(result.Errors) > 0 {
 		s.log.Warn("the target did not accept all deliveries", "target", target, "refused", result.Refused, "broken",
-			result.Broken, "errors",
-			result.Errors)
+			result.Broken, "errors", result.Errors)
 	}
-	sample = Sample{Target: target, Events: result.Answered, Seconds: result.Took.Seconds(), Rate: result.Rate(),
-		Errors: result.Refused + result.Broken, Offered: shape.Rate}
-	latency(&sample, result.Latency)
-	if shape.Replayed {
-		sample.more("replayed_per_s", again)
+	sample.Offered = shape.Rate
+	switch {
+	case shape.Drained:
+		err = s.drained(ctx, r, counted, &sample)
+	case target == Postern:
+		err = s.published(ctx, r, counted, &sample)
 	}
-	if target == Postern {
-		if err := s.published(ctx, r, counted, &sample); err != nil {
-			return sample, err
-		}
+	if err != nil {
+		return sample, err
 	}
-	err = s.after(ctx, r, before, &sample)
-	return sample, err
+	return sample, s.after(ctx, r, before, &sample)
+}
+
+// loaded returns the sample of a load; nil returns an empty one.
+func loaded(r *load.Result) Sample {
+	if r == nil {
+		return Sample{}
+	}
+	ms := func(us int64) float64 { return float64(us) / 1000 }
+	return Sample{Events: r.Answered, Seconds: r.Took.Seconds(), Rate: r.Rate(), Errors: r.Refused + r.Broken,
+		P50: ms(r.Latency.ValueAtQuantile(50)), P99: ms(r.Latency.ValueAtQuantile(99)),
+		P999: ms(r.Latency.ValueAtQuantile(99.9)), Max: ms(r.Latency.Max())}
 }
 
 // deliveries makes deliveries for a warm-up and a run.
@@ -115,16 +121,6 @@ func (s *Suite) deliveries(shape Shape) *load.Deliveries {
 		supply.Ahead = all / 2
 	}
 	return load.Make(supply)
-}
-
-func (s *Suite) progress(answered int64) { s.log.Debug("under load", "answered", answered) }
-
-// latency adds quantiles to a sample.
-func latency(sample *Sample, h *hdrhistogram.Histogram) {
-	ms := func(us int64) float64 { return float64(us) / 1000 }
-	sample.P50, sample.P99, sample.P999 = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)),
-		ms(h.ValueAtQuantile(99.9))
-	sample.Max = ms(h.Max())
 }
 
 // before resets the memory peaks and reads the usage before a run.
@@ -175,7 +171,7 @@ const publishWithin = 5 * time.Second
 // empty. It adds the time to the sample, -1 if publishWithin was too short.
 func (s *Suite) published(ctx context.Context, r *running, before metrics, sample *Sample) error {
 	began := time.Now()
-	m, err := scrape(ctx, r.admin)
+	m, err := scrape(ctx, r.process.Admin)
 	if err != nil {
 		return err
 	}
@@ -199,7 +195,7 @@ func (s *Suite) published(ctx context.Context, r *running, before metrics, sampl
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	if m, err = scrape(ctx, r.admin); err == nil {
+	if m, err = scrape(ctx, r.process.Admin); err == nil {
 		_, left := m.published()
 		sample.more("left_to_republisher", left)
 	}

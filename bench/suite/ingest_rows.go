@@ -30,8 +30,8 @@ const (
 	chapterEffects   = "Effects"
 )
 
-// Length says how many rounds a row has and how long each lasts.
-type Length struct {
+// length says how many rounds a row has and how long each lasts.
+type length struct {
 	Rounds int
 	For    time.Duration
 }
@@ -40,7 +40,7 @@ type Length struct {
 // warming up, signing.
 const overhead = 3 * time.Second
 
-func (l Length) takes(targets int) time.Duration {
+func (l length) takes(targets int) time.Duration {
 	return time.Duration(l.Rounds*targets) * (l.For + overhead)
 }
 
@@ -62,7 +62,7 @@ func open(rate float64) Shape {
 }
 
 // compare returns a row in which all targets get the same load.
-func compare(name, chapter string, shape Shape, l Length, targets []string) Row {
+func compare(name, chapter string, shape Shape, l length, targets []string) Row {
 	shape.For = l.For
 	return Row{Name: name, Chapter: chapter, About: "closed loop, " + shape.String(), Takes: l.takes(len(targets)),
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
@@ -71,7 +71,7 @@ func compare(name, chapter string, shape Shape, l Length, targets []string) Row 
 }
 
 // connections returns a row of the closed loop for each number of connections.
-func connections(l Length, targets []string, counts ...int) []Row {
+func connections(l length, targets []string, counts ...int) []Row {
 	var rows []Row
 	for _, n := range counts {
 		rows = append(rows, compare(fmt.Sprintf("closed-%d", n), chapterClosed, closed(n), l, targets))
@@ -80,7 +80,7 @@ func connections(l Length, targets []string, counts ...int) []Row {
 }
 
 // shapes returns the rows with other body sizes, duplicates and sources.
-func shapes(l Length) []Row {
+func shapes(l length) []Row {
 	small, large, twice, many := closed(64), closed(64), closed(64), closed(64)
 	small.Body, large.Body, twice.Duplicates, many.Sources = 500, 20_000, 0.05, 10
 	return []Row{
@@ -98,7 +98,7 @@ var OfferedShares = []int{10, 25, 50, 75, 90}
 func Offered(percent int) string { return fmt.Sprintf("offered-%d", percent) }
 
 // offered returns the rows of the open loop, at shares of each target's own capacity.
-func offered(l Length, percents []int) []Row {
+func offered(l length, percents []int) []Row {
 	var rows []Row
 	for _, percent := range percents {
 		name := Offered(percent)
@@ -113,11 +113,11 @@ func offered(l Length, percents []int) []Row {
 					}
 					rates[target] = capacity * float64(percent) / 100
 				}
-				return s.alternate(ctx, name, l.Rounds, func(target string) Shape {
+				return s.inTurn(name, l.Rounds, storingTargets, func(target string) (Sample, error) {
 					shape := open(rates[target])
 					shape.For = l.For
-					return shape
-				}, storingTargets...)
+					return s.ingest(ctx, target, shape)
+				})
 			}})
 	}
 	return rows
@@ -125,7 +125,7 @@ func offered(l Length, percents []int) []Row {
 
 // half returns the row at half of the capacity of one target, which it measures for several
 // targets.
-func half(name, of string, l Length, targets ...string) Row {
+func half(name, of string, l length, targets ...string) Row {
 	return Row{Name: name, Chapter: chapterOpen, About: "open loop at half of the capacity of " + of,
 		Takes: l.takes(len(targets)),
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
@@ -140,7 +140,7 @@ func half(name, of string, l Length, targets ...string) Row {
 }
 
 // halves returns the rows that the bounds of acknowledgement use.
-func halves(l Length) []Row {
+func halves(l length) []Row {
 	return []Row{
 		half(halfAfternoon, Afternoon, l, Afternoon, Postern),
 		half(halfPostern, Postern, l, Bare, Postern),

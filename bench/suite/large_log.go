@@ -8,19 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/postern-gateway/postern/bench/load"
 )
 
-// The targets of LargeLog: commands of Postern, and psql with the same rows.
+// The targets of largeLog: commands of Postern, and psql with the same rows.
 const (
-	Preview   = "preview"
-	Exact     = "exact"
-	PsqlCount = "psql-count"
-	Export    = "export"
-	PsqlCopy  = "psql-copy"
-	// ExportFew exports a tenth, to show whether memory grows with the number of events.
-	ExportFew = "export-a-tenth"
+	previewTarget   = "preview"
+	exactTarget     = "exact"
+	psqlCountTarget = "psql-count"
+	exportTarget    = "export"
+	psqlCopyTarget  = "psql-copy"
+	// exportFewTarget exports a tenth, to show whether memory grows with the number of events.
+	exportFewTarget = "export-a-tenth"
 )
 
 // chosen is the pattern of event types to replay. It matches all events, and must be compared with
@@ -34,14 +32,12 @@ FROM postern.events WHERE event_type LIKE 'customer.%'`
 
 const psqlCopySQL = `COPY (SELECT * FROM postern.events WHERE id >= %d AND id < %d ORDER BY id) TO STDOUT`
 
-// LargeLog measures commands on a log of many events. It compares the preview of a replay,
+// largeLog measures commands on a log of many events. It compares the preview of a replay,
 // estimated and exact, with a count by psql. It compares an uncompressed export of a part with a
 // COPY by psql.
-func (s *Suite) LargeLog(ctx context.Context, row string, rounds, events, exported int) (samples []Sample, err error) {
+func (s *Suite) largeLog(ctx context.Context, row string, rounds, events, exported int) (_ []Sample, err error) {
 	database, err := s.grow(ctx, events, events)
-	if database != "" {
-		defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), database)) }()
-	}
+	defer s.drop(ctx, database, &err)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", row, err)
 	}
@@ -49,21 +45,9 @@ func (s *Suite) LargeLog(ctx context.Context, row string, rounds, events, export
 	if err := l.chooseRange(ctx, exported); err != nil {
 		return nil, fmt.Errorf("%s: %w", row, err)
 	}
-	targets := []string{Preview, Exact, PsqlCount, ExportFew, Export, PsqlCopy}
-	for round := range rounds {
-		for i := range targets {
-			target := targets[(i+round)%len(targets)]
-			sample, err := l.runCommand(ctx, target)
-			if err != nil {
-				return samples, fmt.Errorf("%s, %s: %w", row, target, err)
-			}
-			sample.Row, sample.Target, sample.Round = row, target, round
-			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "seconds", sample.Seconds, "rate",
-				int(sample.Rate), "more", sample.More)
-		}
-	}
-	return samples, nil
+	targets := []string{previewTarget, exactTarget, psqlCountTarget, exportFewTarget, exportTarget, psqlCopyTarget}
+	return s.inTurn(row, rounds, targets,
+		func(target string) (Sample, error) { return l.runCommand(ctx, target) })
 }
 
 // large is a database with many events.
@@ -107,24 +91,23 @@ func (l *large) chooseRange(ctx context.Context, exported int) (err error) {
 
 // runCommand runs the program of one target and measures it.
 func (l *large) runCommand(ctx context.Context, target string) (sample Sample, err error) {
-	var out io.Writer = io.Discard
 	file, n := "", l.events
 	program, args := "postern", []string{"--config", l.file}
 	until := func(id int64) string { return time.UnixMilli(id >> 20).UTC().Format(time.RFC3339Nano) }
 	switch target {
-	case Preview:
+	case previewTarget:
 		args = append(args, "replay", "--type", chosen, "--preview")
-	case Exact:
+	case exactTarget:
 		args = append(args, "replay", "--type", chosen, "--preview", "--exact")
-	case PsqlCount:
+	case psqlCountTarget:
 		program, args = "psql", []string{"-XAtq", "-c", psqlCountSQL, l.s.m.DatabaseURL(l.database)}
-	case Export:
+	case exportTarget:
 		file, n = "all.ndjson", l.exported
 		args = append(args, "export", "--until", until(l.to))
-	case ExportFew:
+	case exportFewTarget:
 		file, n = "few.ndjson", l.tenth
 		args = append(args, "export", "--until", until(l.few))
-	case PsqlCopy:
+	case psqlCopyTarget:
 		file, n = "copy.txt", l.exported
 		program, args = "psql", []string{"-XAtq", "-c", fmt.Sprintf(psqlCopySQL, l.from, l.to),
 			l.s.m.DatabaseURL(l.database), "-o"}
@@ -134,11 +117,13 @@ func (l *large) runCommand(ctx context.Context, target string) (sample Sample, e
 		args = append(args, file)
 		defer func() { err = errors.Join(err, os.Remove(file)) }()
 	}
-	ran, err := l.s.m.Tool(ctx, out, program, args...)
+	ran, err := l.s.m.Tool(ctx, io.Discard, program, args...)
 	if err != nil {
 		return sample, err
 	}
-	sample = toolSample(ran, n)
+	sample = rated(n, ran.Took.Seconds())
+	sample.more("peak_mib", mib(ran.Peak))
+	sample.more("seconds", sample.Seconds)
 	if file != "" {
 		info, err := os.Stat(file)
 		if err != nil {
@@ -147,12 +132,4 @@ func (l *large) runCommand(ctx context.Context, target string) (sample Sample, e
 		sample.more("file_bytes_per_event", float64(info.Size())/float64(n))
 	}
 	return sample, nil
-}
-
-func toolSample(ran load.Ran, events int64) Sample {
-	sample := Sample{Events: events, Seconds: ran.Took.Seconds()}
-	sample.Rate = float64(events) / sample.Seconds
-	sample.more("peak_mib", mib(ran.Peak))
-	sample.more("seconds", sample.Seconds)
-	return sample
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/bench/load"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 )
@@ -26,12 +27,13 @@ func TestListing_allPages_haveEachObjectOnce(t *testing.T) {
 		}
 		http.DefaultClient.CloseIdleConnections()
 	})
+	get := func(url string) ([]byte, error) { return load.Get(t.Context(), url, time.Minute) }
 	for tenth, want := range map[bool]int{false: objects, true: objects / 10} {
 		calls := l.pages.Load()
 		n, cursor := 0, ""
 		for page := true; page; page = cursor != "" {
 			call := stripe.Stripe{}.ListObjects(nil, api, "", "customer", time.Time{}, time.Time{}, cursor)
-			body, err := get(t.Context(), l.address(tenth)+call.Path+"?"+call.Query.Encode())
+			body, err := get(l.address(tenth) + call.Path + "?" + call.Query.Encode())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -48,11 +50,11 @@ func TestListing_allPages_haveEachObjectOnce(t *testing.T) {
 				n++
 			}
 		}
-		control, err := get(t.Context(), l.address(tenth)+"/v1/customers/"+l.name(want-1))
+		control, err := get(l.address(tenth) + "/v1/customers/" + l.name(want-1))
 		if err != nil || string(control) != string(l.object(nil, want-1)) {
 			t.Errorf("the last object, read by id, is %s, %v", control, err)
 		}
-		if _, err := get(t.Context(), l.address(tenth)+"/v1/customers/"+l.name(want)); err == nil {
+		if _, err := get(l.address(tenth) + "/v1/customers/" + l.name(want)); err == nil {
 			t.Error("an object after the last can be read by id")
 		}
 		if made := int(l.pages.Load() - calls); n != want || made != (want+listPage-1)/listPage {

@@ -19,33 +19,24 @@ const (
 	spareFiles = 500
 )
 
-// The targets of Idle.
+// The targets of idle.
 const (
-	NoneSent = "none sent"
-	OneEach  = "one each"
+	noneSent = "none sent"
+	oneEach  = "one each"
 )
 
-// Idle measures the gateway's memory with 10,000 idle connections of two kinds. Those that send
+// idle measures the gateway's memory with 10,000 idle connections of two kinds. Those that send
 // nothing are closed by the gateway after ingest.header_timeout. Those that sent one delivery are
 // kept alive.
-func (s *Suite) Idle(ctx context.Context, row string) ([]Sample, error) {
+func (s *Suite) idle(ctx context.Context, row string) ([]Sample, error) {
 	if err := load.AllowFiles(idleConnections + spareFiles); err != nil {
 		return nil, err
 	}
-	var samples []Sample
-	for _, target := range []string{NoneSent, OneEach} {
-		sample, err := s.idle(ctx, target == OneEach)
-		if err != nil {
-			return samples, fmt.Errorf("%s, %s: %w", row, target, err)
-		}
-		sample.Row, sample.Target = row, target
-		samples = append(samples, sample)
-		s.log.Info(row, "target", target, "peak_mib", int(sample.Memory["gateway"]), "more", sample.More)
-	}
-	return samples, nil
+	return s.inTurn(row, 1, []string{noneSent, oneEach},
+		func(target string) (Sample, error) { return s.hold(ctx, target == oneEach) })
 }
 
-func (s *Suite) idle(ctx context.Context, send bool) (sample Sample, err error) {
+func (s *Suite) hold(ctx context.Context, send bool) (sample Sample, err error) {
 	r, deliveries, err := s.gateway(ctx, body, idleConnections)
 	if err != nil {
 		return sample, err
@@ -63,7 +54,7 @@ func (s *Suite) idle(ctx context.Context, send bool) (sample Sample, err error) 
 	} else {
 		deliveries = nil
 	}
-	held, err := load.Hold(ctx, r.address, idleConnections, deliveries)
+	held, err := load.Hold(ctx, r.process.Address, idleConnections, deliveries)
 	if err != nil {
 		return sample, err
 	}
@@ -83,7 +74,7 @@ func (s *Suite) idle(ctx context.Context, send bool) (sample Sample, err error) 
 		return sample, ctx.Err()
 	}
 	sample.more("open_later", float64(held.Open()))
-	m, err := scrape(ctx, r.admin)
+	m, err := scrape(ctx, r.process.Admin)
 	if err != nil {
 		return sample, err
 	}
@@ -100,13 +91,13 @@ const (
 	largeWithin = 2 * time.Minute
 )
 
-// Large measures the gateway's memory under 256 bodies of 1 MiB at once. ingest.queue_bytes limits
+// large measures the gateway's memory under 256 bodies of 1 MiB at once. ingest.queue_bytes limits
 // it: the gateway rejects with 503 what does not fit, and no other error may happen.
-func (s *Suite) Large(ctx context.Context, row string) ([]Sample, error) {
-	return one(s.large(ctx, row))
+func (s *Suite) large(ctx context.Context, row string) ([]Sample, error) {
+	return s.inTurn(row, 1, []string{Postern}, func(string) (Sample, error) { return s.sendLarge(ctx, row) })
 }
 
-func (s *Suite) large(ctx context.Context, row string) (sample Sample, err error) {
+func (s *Suite) sendLarge(ctx context.Context, row string) (sample Sample, err error) {
 	r, deliveries, err := s.gateway(ctx, largeBody, largeConnections*largeEach)
 	if err != nil {
 		return sample, err
@@ -115,24 +106,18 @@ func (s *Suite) large(ctx context.Context, row string) (sample Sample, err error
 	if err := r.process.ResetPeak(); err != nil {
 		return sample, err
 	}
-	result, err := load.Run(ctx, deliveries, 0, load.Options{Address: r.address, Connections: largeConnections,
-		For: largeWithin, Progress: s.progress})
+	result, err := load.Run(ctx, deliveries, 0, load.Options{Address: r.process.Address, Connections: largeConnections,
+		For: largeWithin})
 	if err != nil {
 		return sample, err
 	}
-	sample = Sample{Row: row, Target: Postern, Events: result.Answered, Seconds: result.Took.Seconds(),
-		Rate: result.Rate(), Errors: result.Refused + result.Broken}
-	latency(&sample, result.Latency)
+	sample = loaded(result)
 	s.log.Info(row, "answers", result.Status, "errors", result.Errors)
 	sample.more("taken", float64(result.Answered))
 	sample.more("refused_503", float64(result.Status[503]))
 	sample.more("other", float64(result.Refused-result.Status[503]+result.Broken))
 	sample.more("queue_mib", mib(int64(s.defaults.Ingest.QueueBytes)))
-	if err := peak(r, &sample); err != nil {
-		return sample, err
-	}
-	s.log.Info(row, "peak_mib", int(sample.Memory["gateway"]), "more", sample.More)
-	return sample, nil
+	return sample, peak(r, &sample)
 }
 
 // gateway starts a gateway with an empty database and makes deliveries for it.
@@ -149,7 +134,9 @@ func (s *Suite) gateway(ctx context.Context, size, count int) (*running, *load.D
 
 // discard stops the target, completes its sample and removes its database.
 func (s *Suite) discard(ctx context.Context, r *running, sample *Sample) error {
-	return errors.Join(r.finish(sample), s.m.DropDatabase(context.WithoutCancel(ctx), r.database))
+	err := r.finish(sample)
+	s.drop(ctx, r.database, &err)
+	return err
 }
 
 func resident(r *running, name string, sample *Sample) error {

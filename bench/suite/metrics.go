@@ -2,13 +2,15 @@ package suite
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/postern-gateway/postern/bench/load"
 )
 
 // metrics has the values of a process, by name with labels as /metrics writes it.
@@ -19,21 +21,11 @@ const scrapeWithin = 10 * time.Second
 
 // scrape reads /metrics at an admin address.
 func scrape(ctx context.Context, admin string) (metrics, error) {
-	ctx, cancel := context.WithTimeout(ctx, scrapeWithin)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	res, err := http.DefaultClient.Do(req)
+	text, err := load.Get(ctx, "http://"+admin+"/metrics", scrapeWithin)
 	if err != nil {
 		return nil, fmt.Errorf("read metrics: %w", err)
 	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("read metrics of %s: %s", admin, res.Status)
-	}
-	return parse(res.Body)
+	return parse(bytes.NewReader(text))
 }
 
 // parse reads Prometheus's text format, without time stamps.

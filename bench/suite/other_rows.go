@@ -26,19 +26,19 @@ const (
 
 func flood(rounds int) Row {
 	return Row{Name: floodRow, Chapter: chapterFlood, About: "256 connections, all with one event, beside 256 " +
-		"connections with new ones", Takes: Length{rounds, 5 * time.Second}.takes(2),
-		run: func(ctx context.Context, s *Suite) ([]Sample, error) { return s.Flood(ctx, floodRow, rounds) }}
+		"connections with new ones", Takes: length{rounds, 5 * time.Second}.takes(2),
+		run: func(ctx context.Context, s *Suite) ([]Sample, error) { return s.flood(ctx, floodRow, rounds) }}
 }
 
 // apply returns a row that applies a number of events about a number of objects.
 func apply(name, about string, rounds, events, objects int) Row {
 	const each = 5 * time.Second // in addition to applying: copying the database, starting
-	perRound := time.Duration(Part(events))*time.Second/1000 + time.Duration(events)*time.Second/15_000 + 2*each
+	perRound := time.Duration(part(events))*time.Second/1000 + time.Duration(events)*time.Second/15_000 + 2*each
 	return Row{Name: name, Chapter: chapterApply, About: fmt.Sprintf("%d events about %d objects, %s", events, objects,
 		about),
 		Takes: time.Duration(events)*(time.Second/8000) + time.Duration(rounds)*perRound,
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
-			return s.ApplyObjects(ctx, name, rounds, events, objects)
+			return s.apply(ctx, name, rounds, events, objects)
 		}}
 }
 
@@ -58,7 +58,9 @@ func together(short, long time.Duration) []Row {
 			About: fmt.Sprintf("closed loop, 64 connections, the processor beside, %s", short),
 			Takes: 2*short + overhead,
 			run: func(ctx context.Context, s *Suite) ([]Sample, error) {
-				return s.SustainedClosed(ctx, togetherRow, short)
+				shape := closed(64)
+				shape.For = short
+				return s.sustained(ctx, togetherRow, shape, closedGuess)
 			}},
 		{Name: sustainedRow, Chapter: chapterSustain, About: fmt.Sprintf("open loop, the processor beside, %s", long),
 			Takes: long + 30*time.Second,
@@ -67,10 +69,16 @@ func together(short, long time.Duration) []Row {
 				if err != nil {
 					return nil, err
 				}
-				return s.Sustained(ctx, sustainedRow, rate, long)
+				shape := open(rate)
+				shape.For = long
+				return s.sustained(ctx, sustainedRow, shape, rate)
 			}},
 	}
 }
+
+// closedGuess is a guess at the events per second of gateway and processor together in a closed
+// loop. It only determines the number of objects.
+const closedGuess = 4000
 
 // sustainable returns the rate to try: a little above the bound or, if higher, a safe part of the
 // rate at which applying kept up in the closed loop.
@@ -88,13 +96,13 @@ func (s *Suite) sustainable(ctx context.Context) (float64, error) {
 }
 
 func growth(rounds, keys, events int, takes time.Duration) Row {
-	return Row{Name: growthRow, Chapter: chapterGrowth, Takes: takes + Length{rounds + 1, 5 * time.Second}.takes(2),
+	return Row{Name: growthRow, Chapter: chapterGrowth, Takes: takes + length{rounds + 1, 5 * time.Second}.takes(2),
 		About: fmt.Sprintf("closed loop, 64 connections, with %.1f million keys and %.1f million events stored, "+
 			"beside an empty database", float64(keys)/1e6, float64(events)/1e6),
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
 			shape := closed(64)
 			shape.For = 5 * time.Second
-			return s.Growth(ctx, growthRow, rounds, keys, events, shape)
+			return s.growth(ctx, growthRow, rounds, keys, events, shape)
 		}}
 }
 
@@ -102,9 +110,9 @@ func sizes(rounds int) []Row {
 	return []Row{
 		{Name: idleRow, Chapter: chapterSize, About: "10,000 idle connections: silent since they were opened, and " +
 			"after one delivery each", Takes: time.Minute,
-			run: func(ctx context.Context, s *Suite) ([]Sample, error) { return s.Idle(ctx, idleRow) }},
+			run: func(ctx context.Context, s *Suite) ([]Sample, error) { return s.idle(ctx, idleRow) }},
 		{Name: largeRow, Chapter: chapterSize, About: "256 connections with bodies of 1 MiB", Takes: 20 * time.Second,
-			run: func(ctx context.Context, s *Suite) ([]Sample, error) { return s.Large(ctx, largeRow) }},
+			run: func(ctx context.Context, s *Suite) ([]Sample, error) { return s.large(ctx, largeRow) }},
 		starts(rounds),
 	}
 }
@@ -113,12 +121,12 @@ func starts(rounds int) Row {
 	return Row{Name: startsRow, Chapter: chapterSize, About: "start to ready of the gateway over an existing database",
 		Takes: 15*time.Second + time.Duration(rounds)*time.Second,
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
-			return s.Starts(ctx, startsRow, rounds)
+			return s.starts(ctx, startsRow, rounds)
 		}}
 }
 
 // slowDisks returns main rows with 2 ms more for each commit.
-func slowDisks(l Length) []Row {
+func slowDisks(l length) []Row {
 	var rows []Row
 	for _, n := range []int{64, 256} {
 		name, shape := fmt.Sprintf("slow-disk-%d", n), closed(n)
@@ -126,7 +134,7 @@ func slowDisks(l Length) []Row {
 		rows = append(rows, Row{Name: name, Chapter: chapterDisk, About: "closed loop, " + shape.String() +
 			", each commit 2 ms later", Takes: l.takes(len(storingTargets)),
 			run: func(ctx context.Context, s *Suite) ([]Sample, error) {
-				return s.SlowDisk(ctx, name, l.Rounds, shape, storingTargets...)
+				return s.slowDisk(ctx, name, l.Rounds, shape, storingTargets...)
 			}})
 	}
 	return rows

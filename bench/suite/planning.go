@@ -2,7 +2,6 @@ package suite
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -14,10 +13,10 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// The targets of Planning: an empty ledger, and one with many planned effects.
+// The targets of planning: an empty ledger, and one with many planned effects.
 const (
-	EmptyLedger = "empty"
-	FullLedger  = "planned"
+	emptyLedger = "empty"
+	fullLedger  = "planned"
 )
 
 const (
@@ -37,45 +36,51 @@ type planner struct {
 	events   int64
 }
 
-// Planning measures how long planning takes within a transaction. It uses an empty ledger and one
+// ledgers creates two databases: one without effects, and one with planned effects to a destination
+// to which nothing is sent. It passes their names to do.
+func (s *Suite) ledgers(ctx context.Context, planned int, do func(empty, full string) error) (err error) {
+	empty, err := s.ledger(ctx, "price", "dead", 0)
+	defer s.drop(ctx, empty, &err)
+	if err != nil {
+		return err
+	}
+	full, err := s.ledger(ctx, "price", "dead", planned)
+	defer s.drop(ctx, full, &err)
+	if err != nil {
+		return err
+	}
+	return do(empty, full)
+}
+
+// planning measures how long planning takes within a transaction. It uses an empty ledger and one
 // with planned effects, in turn.
-func (s *Suite) Planning(ctx context.Context, row string, rounds, planned int) (samples []Sample, err error) {
+func (s *Suite) planning(ctx context.Context, row string, rounds, planned int) (samples []Sample, err error) {
 	_, rules, err := rulesOf(effectRules("postgres://x/y", "nats://x", "http://127.0.0.1:1", "http://127.0.0.1:1"))
 	if err != nil {
 		return nil, err
 	}
-	ledgers := map[string]*planner{}
-	for target, n := range map[string]int{EmptyLedger: 0, FullLedger: planned} {
-		database, err := s.ledger(ctx, "price", "dead", n)
-		if database != "" {
-			defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), database)) }()
+	return samples, s.ledgers(ctx, planned, func(empty, full string) error {
+		planners := map[string]*planner{emptyLedger: {database: empty, rules: rules, events: 10_000_000},
+			fullLedger: {database: full, rules: rules, events: 10_000_000}}
+		if err := s.m.Reset(ctx); err != nil {
+			return err
 		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", row, err)
+		for round := range rounds {
+			found, err := s.planRound(ctx, planners, round)
+			if err != nil {
+				return fmt.Errorf("%s: %w", row, err)
+			}
+			for _, sample := range found {
+				samples = append(samples, s.record(sample, row, round, rounds))
+			}
 		}
-		ledgers[target] = &planner{database: database, rules: rules, events: 10_000_000}
-	}
-	if err := s.m.Reset(ctx); err != nil {
-		return nil, err
-	}
-	for round := range rounds {
-		found, err := s.planRound(ctx, ledgers, round)
-		if err != nil {
-			return samples, fmt.Errorf("%s: %w", row, err)
-		}
-		for _, sample := range found {
-			sample.Row, sample.Round = row, round
-			samples = append(samples, sample)
-			s.log.Info(row, "target", sample.Target, "round", round+1, "of", rounds, "p50", sample.P50, "p99",
-				sample.P99, "more", sample.More)
-		}
-	}
-	return samples, nil
+		return nil
+	})
 }
 
 // planRound measures one round of planning in each ledger, in turn.
 func (s *Suite) planRound(ctx context.Context, ledgers map[string]*planner, round int) (samples []Sample, err error) {
-	targets := []string{EmptyLedger, FullLedger}
+	targets := []string{emptyLedger, fullLedger}
 	took, scans := map[string][]float64{}, map[string]float64{}
 	for _, target := range targets {
 		p := ledgers[target]
@@ -106,12 +111,13 @@ func (s *Suite) planRound(ctx context.Context, ledgers map[string]*planner, roun
 		if err != nil {
 			return nil, err
 		}
-		sample := Sample{Target: target, Events: planBatches * planBatch * 2}
-		sample.quantiles(took[target])
+		seconds := 0.0
 		for _, ms := range took[target] {
-			sample.Seconds += ms / 1000
+			seconds += ms / 1000
 		}
-		sample.Rate = float64(sample.Events) / sample.Seconds
+		sample := rated(planBatches*planBatch*2, seconds)
+		sample.Target = target
+		sample.quantiles(took[target])
 		sample.more("sequential_scans", after-scans[target])
 		samples = append(samples, sample)
 	}
@@ -156,13 +162,10 @@ const scansSQL = `SELECT coalesce(sum(seq_scan), 0)::float8 FROM pg_stat_user_ta
 
 // scans returns how many sequential scans the ledger had.
 func (s *Suite) scans(ctx context.Context, database string) (n float64, err error) {
-	conn, err := s.m.Connect(ctx, database)
+	conn, err := s.onlySession(ctx, database)
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	if err := waitForOnlySession(ctx, conn); err != nil {
-		return 0, err
-	}
 	return n, conn.QueryRow(ctx, scansSQL).Scan(&n)
 }

@@ -109,24 +109,3 @@ func (s *Suite) capacity(ctx context.Context, target string) (float64, error) {
 
 // capacityRow is the row of the samples that capacity measures itself.
 const capacityRow = "capacity"
-
-// alternate runs each target in turn, each under its own load.
-func (s *Suite) alternate(ctx context.Context, row string, rounds int, shape func(target string) Shape,
-	targets ...string) ([]Sample, error) {
-	var samples []Sample
-	for round := range rounds {
-		for i := range targets {
-			target := targets[(i+round)%len(targets)]
-			sample, err := s.Ingest(ctx, target, shape(target))
-			if err != nil {
-				return samples, fmt.Errorf("%s, %s: %w", row, target, err)
-			}
-			sample.Row, sample.Round = row, round
-			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", fmt.Sprintf("%d of %d", round+1, rounds), "offered",
-				int(sample.Offered), "rate", int(sample.Rate),
-				"p50", sample.P50, "p99", sample.P99, "errors", sample.Errors)
-		}
-	}
-	return samples, nil
-}

@@ -5,49 +5,32 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"os"
-	"path/filepath"
 	"time"
+
+	"github.com/postern-gateway/postern/bench/load"
 )
 
-// The targets of ObjectScan. All objects are equal in the list and in the mirror.
+// The targets of objectScan. All objects are equal in the list and in the mirror.
 const (
-	// Fetch only gets and parses the pages, one after the other.
-	Fetch = "fetch"
-	// Scan compares the objects with the mirror.
-	Scan = "object-scan"
-	// ScanFew compares a tenth of them, to show whether memory grows with the number of objects.
-	ScanFew = "object-scan-a-tenth"
+	// fetchTarget only gets and parses the pages, one after the other.
+	fetchTarget = "fetch"
+	// scanTarget compares the objects with the mirror.
+	scanTarget = "object-scan"
+	// scanFewTarget compares a tenth of them, to show whether memory grows with the number of
+	// objects.
+	scanFewTarget = "object-scan-a-tenth"
 )
 
-// ObjectScan measures how fast an object scan compares unchanged objects with the mirror. It
+// objectScan measures how fast an object scan compares unchanged objects with the mirror. It
 // compares that with a loop that only gets and parses the same pages.
-func (s *Suite) ObjectScan(ctx context.Context, row string, rounds, objects int) (samples []Sample, err error) {
+func (s *Suite) objectScan(ctx context.Context, row string, rounds, objects int) (_ []Sample, err error) {
 	w, err := s.newScannedAccount(ctx, objects)
-	if w != nil {
-		defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx))) }()
-	}
+	defer w.close(ctx, &err)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", row, err)
 	}
-	targets := []string{Fetch, Scan, ScanFew}
-	for round := range rounds {
-		for i := range targets {
-			target := targets[(i+round)%len(targets)]
-			sample, err := w.measure(ctx, target)
-			if err != nil {
-				return samples, fmt.Errorf("%s, %s: %w", row, target, err)
-			}
-			sample.Row, sample.Target, sample.Round = row, target, round
-			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "seconds", sample.Seconds, "rate",
-				int(sample.Rate), "cpu", fmt.Sprintf("%.1f", sample.ServerCPU()),
-				"memory", sample.Memory, "more", sample.More)
-		}
-	}
-	return samples, nil
+	return s.inTurn(row, rounds, []string{fetchTarget, scanTarget, scanFewTarget},
+		func(target string) (Sample, error) { return w.measure(ctx, target) })
 }
 
 // scannedAccount is an account and a mirror of it.
@@ -75,12 +58,12 @@ func (s *Suite) newScannedAccount(ctx context.Context, objects int) (w *scannedA
 	return w, s.m.Reset(ctx)
 }
 
-func (w *scannedAccount) close(ctx context.Context) error {
-	err := w.list.close()
-	if w.database != "" {
-		err = errors.Join(err, w.s.m.DropDatabase(ctx, w.database))
+// close is deferred as drop is.
+func (w *scannedAccount) close(ctx context.Context, err *error) {
+	if w != nil {
+		*err = errors.Join(*err, w.list.close())
+		w.s.drop(ctx, w.database, err)
 	}
-	return err
 }
 
 // configure writes the configuration: defaults except for addresses and api.rate, which is at its
@@ -93,23 +76,21 @@ func (w *scannedAccount) configure() (string, error) {
 			"api:\n      base_url: %s\n      key:\n        value: rk_live_of_the_benchmark\n      rate: 10000\n",
 			name, secret, w.list.address(i == 1))
 	}
-	w.s.files++
-	file := filepath.Join(w.s.m.Dir, fmt.Sprintf("postern-%d.yaml", w.s.files))
-	return file, os.WriteFile(file, []byte(text), 0o600)
+	return w.s.writeConfig(text)
 }
 
 // measure reads the list once as a target does. It counts the pages and all other calls.
 func (w *scannedAccount) measure(ctx context.Context, target string) (sample Sample, err error) {
 	pages, others := w.list.pages.Load(), w.list.others.Load()
 	switch target {
-	case Fetch:
+	case fetchTarget:
 		sample, err = fetch(ctx, w.list.address(false))
 		if err == nil && sample.Events != int64(w.list.objects) {
 			err = fmt.Errorf("the list has %d objects, want %d", sample.Events, w.list.objects)
 		}
-	case Scan:
+	case scanTarget:
 		sample, err = w.scan(ctx, scannedSources[0], int64(w.list.objects), nil)
-	case ScanFew:
+	case scanFewTarget:
 		sample, err = w.scan(ctx, scannedSources[1], int64(w.list.objects/10), nil)
 	}
 	sample.more("calls", float64(w.list.pages.Load()-pages+w.list.others.Load()-others))
@@ -125,7 +106,7 @@ func fetch(ctx context.Context, address string) (sample Sample, err error) {
 			Data []map[string]any `json:"data"`
 			More bool             `json:"has_more"`
 		}{}
-		body, err := get(ctx, address+"/v1/customers?limit="+fmt.Sprint(listPage)+cursor)
+		body, err := load.Get(ctx, address+"/v1/customers?limit="+fmt.Sprint(listPage)+cursor, time.Minute)
 		if err != nil {
 			return sample, err
 		}
@@ -137,79 +118,27 @@ func fetch(ctx context.Context, address string) (sample Sample, err error) {
 		}
 		sample.Events += int64(len(page.Data))
 	}
-	sample.Seconds = time.Since(began).Seconds()
-	sample.Rate = float64(sample.Events) / sample.Seconds
-	return sample, nil
-}
-
-func get(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", url, res.Status)
-	}
-	return io.ReadAll(res.Body)
+	return rated(sample.Events, time.Since(began).Seconds()), nil
 }
 
 // scan makes a new processor compare all objects of a source. All must be equal. take, if not nil,
 // takes profiles meanwhile.
 func (w *scannedAccount) scan(ctx context.Context, source string, want int64,
-	take func(admin string) error) (sample Sample,
-	err error) {
-	s := w.s
-	r := &running{database: w.database}
-	if r.process, _, r.admin, err = s.m.Serve(ctx, "processor", s.trace(r), "--config", w.file); err != nil {
+	take func(admin string) error) (sample Sample, err error) {
+	r := &running{database: w.database, file: w.file}
+	if r.process, err = w.s.m.Serve(ctx, "processor", w.s.trace(r), "--config", w.file); err != nil {
 		return sample, err
 	}
-	defer func() { err = errors.Join(err, r.process.Stop()) }()
-	before, err := s.before(ctx, r)
-	if err != nil {
-		return sample, err
-	}
+	defer func() { err = errors.Join(err, r.stop()) }()
 	profiled := make(chan error, 1)
 	go func() {
 		if take == nil {
 			profiled <- nil
 			return
 		}
-		profiled <- take(r.admin)
+		profiled <- take(r.process.Admin)
 	}()
-	out := &lastJSON{}
-	_, err = s.m.Tool(ctx, out, "postern", "reconcile", source, "--objects", "--type", "customer", "--full", "--config",
-		w.file, "-o", "json")
-	if err := errors.Join(err, <-profiled); err != nil {
-		return sample, err
-	}
-	run, err := out.run()
-	if err != nil {
-		return sample, err
-	}
-	if run.Status != "done" || run.Counts["processed"] != want || run.Counts["equal"] != want {
-		return sample, fmt.Errorf("run %d is %s with %v, want %d equal objects", run.Run, run.Status, run.Counts, want)
-	}
-	sample = Sample{Events: want, Seconds: run.EndedAt.Sub(run.StartedAt).Seconds()}
-	sample.Rate = float64(want) / sample.Seconds
-	return sample, s.after(ctx, r, before, &sample)
-}
-
-// ProfileScan profiles the processor during an object scan.
-func (s *Suite) ProfileScan(ctx context.Context, objects int, take TakeProfiles) (err error) {
-	w, err := s.newScannedAccount(ctx, objects)
-	if w != nil {
-		defer func() { err = errors.Join(err, w.close(context.WithoutCancel(ctx))) }()
-	}
-	if err != nil {
-		return err
-	}
-	sample, err := w.scan(ctx, scannedSources[0], int64(objects),
-		func(admin string) error { return take(ctx, Scan, admin) })
-	s.log.Info(Scan, "seconds", sample.Seconds, "rate", int(sample.Rate))
-	return err
+	sample, err = w.s.measureRun(ctx, r, want, "equal", "reconcile", source, "--objects", "--type", "customer",
+		"--full")
+	return sample, errors.Join(err, <-profiled)
 }

@@ -17,17 +17,17 @@ func objectScan(rounds, objects int) Row {
 		Takes: time.Duration(objects)*(time.Second/20_000) + time.Duration(rounds)*
 			(2*time.Second+time.Duration(objects)*(time.Second/50_000+11*time.Second/300_000)),
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
-			return s.ObjectScan(ctx, scanRow, rounds, objects)
+			return s.objectScan(ctx, scanRow, rounds, objects)
 		}}
 }
 
-func scanBounds() []Bound {
+func scanBounds() []bound {
 	const million = "an object scan of a million objects"
-	return []Bound{
-		ratio(million, scanRow, Scan, Fetch, "objects/s", Rate).atLeast(0.5),
-		ratio(million+", memory", scanRow, Scan, ScanFew, "processor's memory of one ten times as large",
+	return []bound{
+		ratio(million, scanRow, scanTarget, fetchTarget, "objects/s", Rate).atLeast(0.5),
+		ratio(million+", memory", scanRow, scanTarget, scanFewTarget, "processor's memory of one ten times as large",
 			Memory("processor")).atMost(1.25),
-		worst(million+", calls", "calls beyond one for each page", "", Scan, More("calls_beside_pages"),
+		worst(million+", calls", "calls beyond one for each page", "", scanTarget, More("calls_beside_pages"),
 			scanRow).atMost(5),
 	}
 }

@@ -24,8 +24,8 @@ type Shape struct {
 	Objects int
 	For     time.Duration
 	// Applied starts a processor too. Replayed makes it replay all stored events at full speed
-	// meanwhile.
-	Applied, Replayed bool
+	// meanwhile. Drained watches its backlog, and waits at the end until it has applied all events.
+	Applied, Replayed, Drained bool
 	// Database is the database to copy, "" for an empty one. InPlace uses it without copying.
 	Database string
 	InPlace  bool
@@ -74,6 +74,11 @@ type Sample struct {
 	Memory map[string]float64 `json:"memory_mib"`
 	// More has numbers that only some rows have.
 	More map[string]float64 `json:"more,omitempty"`
+}
+
+// rated returns the sample of a number of events within some seconds.
+func rated(events int64, seconds float64) Sample {
+	return Sample{Events: events, Seconds: seconds, Rate: float64(events) / seconds}
 }
 
 // more adds a number that only some rows have.

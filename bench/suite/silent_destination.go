@@ -15,11 +15,11 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// The targets of SilentDestination: effects of one destination, alone and while effects of another
+// The targets of silentDestination: effects of one destination, alone and while effects of another
 // one wait. The other destination accepts connections and never responds.
 const (
-	NoneSilent = "alone"
-	OneSilent  = "beside a silent one"
+	noneSilent = "alone"
+	oneSilent  = "beside a silent one"
 )
 
 const (
@@ -31,37 +31,19 @@ const (
 	callWithin = time.Minute
 )
 
-// SilentDestination measures the time from planning an effect to its call, alone and while waiting
+// silentDestination measures the time from planning an effect to its call, alone and while waiting
 // effects wait for a destination that never responds.
-func (s *Suite) SilentDestination(ctx context.Context, row string, rounds, waiting int,
-	lasts time.Duration) (samples []Sample,
-	err error) {
-	databases := map[string]string{}
-	for target, n := range map[string]int{NoneSilent: 0, OneSilent: waiting} {
-		database, err := s.ledger(ctx, "price", "dead", n)
-		if database != "" {
-			defer func() { err = errors.Join(err, s.m.DropDatabase(context.WithoutCancel(ctx), database)) }()
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", row, err)
-		}
-		databases[target] = database
-	}
-	for round := range rounds {
-		for i := range 2 {
-			target := []string{NoneSilent, OneSilent}[(i+round)%2]
-			sample, err := s.runEffects(ctx, databases[target], int(lasts.Seconds()*plannedRate),
-				int64(round+1)*100_000_000)
-			if err != nil {
-				return samples, fmt.Errorf("%s, %s: %w", row, target, err)
-			}
-			sample.Row, sample.Target, sample.Round = row, target, round
-			samples = append(samples, sample)
-			s.log.Info(row, "target", target, "round", round+1, "of", rounds, "p50", sample.P50, "p99", sample.P99,
-				"more", sample.More)
-		}
-	}
-	return samples, nil
+func (s *Suite) silentDestination(ctx context.Context, row string, rounds, waiting int,
+	lasts time.Duration) (samples []Sample, err error) {
+	err = s.ledgers(ctx, waiting, func(empty, full string) (err error) {
+		databases, runs := map[string]string{noneSilent: empty, oneSilent: full}, int64(0)
+		samples, err = s.inTurn(row, rounds, []string{noneSilent, oneSilent}, func(target string) (Sample, error) {
+			runs++
+			return s.runEffects(ctx, databases[target], int(lasts.Seconds()*plannedRate), runs*100_000_000)
+		})
+		return err
+	})
+	return samples, err
 }
 
 // runEffects measures one run over a ledger. Its events are numbered from first on.
@@ -71,7 +53,7 @@ func (s *Suite) runEffects(ctx context.Context, database string, count int, firs
 		return sample, err
 	}
 	defer func() { err = errors.Join(err, live.server.Close()) }()
-	silent, end, err := silentDestination(ctx)
+	silent, end, err := newSilentDestination(ctx)
 	if err != nil {
 		return sample, err
 	}
@@ -161,8 +143,8 @@ func (d *testDestination) latencies(ctx context.Context, due []time.Time, first 
 			time.Sleep(time.Millisecond)
 		}
 	}
-	sample = Sample{Events: int64(len(ms)), Offered: plannedRate, Seconds: time.Since(due[0]).Seconds()}
-	sample.Rate = float64(sample.Events) / sample.Seconds
+	sample = rated(int64(len(ms)), time.Since(due[0]).Seconds())
+	sample.Offered = plannedRate
 	sample.quantiles(ms)
 	return sample, nil
 }

@@ -10,8 +10,8 @@ import (
 // slowDisk makes each flush of the write-ahead log take 2 ms longer, as on a slow disk.
 var slowDisk = map[string]string{"commit_delay": "2000", "commit_siblings": "0"}
 
-// SlowDisk is Compare with a delay of 2 ms for every commit.
-func (s *Suite) SlowDisk(ctx context.Context, row string, rounds int, shape Shape, targets ...string) (_ []Sample,
+// slowDisk is Compare with a delay of 2 ms for every commit.
+func (s *Suite) slowDisk(ctx context.Context, row string, rounds int, shape Shape, targets ...string) (_ []Sample,
 	err error) {
 	defer func() {
 		defaults := map[string]string{}

@@ -14,7 +14,7 @@ func reapply(rounds, events int) Row {
 		Takes: time.Duration(events)*(time.Second/8000) + time.Duration(rounds)*(10*time.Second+3*time.Duration(events)*
 			time.Second/12_000),
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
-			return s.Reapply(ctx, againRow, rounds, events)
+			return s.reapply(ctx, againRow, rounds, events)
 		}}
 }
 
@@ -32,7 +32,7 @@ func duringReplay(rounds, events int) Row {
 			}
 			shape := open(capacity / 4)
 			shape.For = each
-			return s.IngestDuringReplay(ctx, besideRow, rounds, events, shape)
+			return s.ingestDuringReplay(ctx, besideRow, rounds, events, shape)
 		}}
 }
 
@@ -42,23 +42,23 @@ func largeLog(rounds, events, exported int, takes time.Duration) Row {
 		About: fmt.Sprintf("%.1f million events stored: how many a replay would be, and an export of %.1f million, "+
 			"beside psql", float64(events)/1e6, float64(exported)/1e6),
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
-			return s.LargeLog(ctx, storedRow, rounds, events, exported)
+			return s.largeLog(ctx, storedRow, rounds, events, exported)
 		}}
 }
 
-func storedBounds() []Bound {
+func storedBounds() []bound {
 	const large = "a log of 10 million events"
 	seconds := More("seconds")
-	return []Bound{
-		ratio("replay", againRow, Replay, Live, "events/s", Rate).atLeast(1),
-		ratio("rebuild", againRow, Rebuild, Live, "events/s", Rate).atLeast(1),
-		ratio("answers during a replay at full speed, a quarter of capacity", besideRow, Replaying, Alone,
+	return []bound{
+		ratio("replay", againRow, replayTarget, liveTarget, "events/s", Rate).atLeast(1),
+		ratio("rebuild", againRow, rebuildTarget, liveTarget, "events/s", Rate).atLeast(1),
+		ratio("answers during a replay at full speed, a quarter of capacity", besideRow, replayingTarget, aloneTarget,
 			"p99", P99).atMost(2),
-		value(large+", preview's estimate", storedRow, Preview, "seconds of the whole command", "s",
+		value(large+", preview's estimate", storedRow, previewTarget, "seconds of the whole command", "s",
 			seconds).atMost(1),
-		ratio(large+", counted", storedRow, Exact, PsqlCount, "seconds", seconds).atMost(1.5),
-		ratio(large+", export, uncompressed", storedRow, Export, PsqlCopy, "events/s", Rate).atLeast(0.5),
-		ratio(large+", memory of an export", storedRow, Export, ExportFew,
+		ratio(large+", counted", storedRow, exactTarget, psqlCountTarget, "seconds", seconds).atMost(1.5),
+		ratio(large+", export, uncompressed", storedRow, exportTarget, psqlCopyTarget, "events/s", Rate).atLeast(0.5),
+		ratio(large+", memory of an export", storedRow, exportTarget, exportFewTarget,
 			"memory of one ten times as large", More("peak_mib")).atMost(1.25),
 	}
 }

@@ -25,14 +25,10 @@ const secret = "whsec_of_the_benchmark"
 // running is a started target.
 type running struct {
 	process   *load.Process
-	processor *load.Process
-	address   string
-	admin     string
+	processor *load.Process // beside a gateway
 	database  string
 	// file is the configuration of gateway and processor.
 	file string
-	// processorAdmin is the admin address of the processor.
-	processorAdmin string
 	// traces is the sink of its traces, nil if they are off. traced is what the sink had received
 	// before its start.
 	traces *load.Sink
@@ -66,23 +62,23 @@ func (s *Suite) start(ctx context.Context, target string, shape Shape) (r *runni
 	url := s.m.DatabaseURL(r.database)
 	switch target {
 	case Verify:
-		r.process, r.address, r.admin, err = s.m.Serve(ctx, target, env)
+		r.process, err = s.m.Serve(ctx, target, env)
 	case Bare:
 		limits := s.defaults.Ingest
-		r.process, r.address, r.admin, err = s.m.Serve(ctx, target, env, "-database", url, "-batch",
+		r.process, err = s.m.Serve(ctx, target, env, "-database", url, "-batch",
 			fmt.Sprint(limits.BatchMax), "-bytes", fmt.Sprint(int64(limits.BatchBytes)),
 			"-writers", fmt.Sprint(limits.Writers), "-queue", fmt.Sprint(limits.Queue))
 	case Afternoon:
-		r.process, r.address, r.admin, err = s.m.Serve(ctx, target, env, "-database", url, "-nats", s.m.NATS())
+		r.process, err = s.m.Serve(ctx, target, env, "-database", url, "-nats", s.m.NATS())
 	case Postern:
 		var file string
 		if file, err = s.configure(url, shape.Sources); err != nil {
 			return nil, err
 		}
 		env, r.file = s.trace(r), file
-		r.process, r.address, r.admin, err = s.m.Serve(ctx, "gateway", env, "--config", file)
+		r.process, err = s.m.Serve(ctx, "gateway", env, "--config", file)
 		if err == nil && shape.Applied {
-			r.processor, _, r.processorAdmin, err = s.m.Serve(ctx, "processor", env, "--config", file)
+			r.processor, err = s.m.Serve(ctx, "processor", env, "--config", file)
 		}
 	default:
 		err = fmt.Errorf("no target %q", target)
@@ -101,9 +97,32 @@ func (s *Suite) configure(database string, sources int) (string, error) {
 		fmt.Fprintf(&b, "  %s:\n    provider: stripe\n    secrets:\n      - name: bench\n        value: %s\n", name,
 			secret)
 	}
+	return s.writeConfig(b.String())
+}
+
+// writeConfig writes a configuration and returns the name of its file.
+func (s *Suite) writeConfig(text string) (string, error) {
 	s.files++
 	file := filepath.Join(s.m.Dir, fmt.Sprintf("postern-%d.yaml", s.files))
-	return file, os.WriteFile(file, []byte(b.String()), 0o600)
+	return file, os.WriteFile(file, []byte(text), 0o600)
+}
+
+// startProcessor starts a processor on a database as the target.
+func (s *Suite) startProcessor(ctx context.Context, database string) (r *running, err error) {
+	r = &running{database: database}
+	if r.file, err = s.configure(s.m.DatabaseURL(database), 1); err != nil {
+		return nil, err
+	}
+	r.process, err = s.m.Serve(ctx, "processor", s.trace(r), "--config", r.file)
+	return r, err
+}
+
+// startOneByOne starts the reference OneByOne on a database.
+func (s *Suite) startOneByOne(ctx context.Context, database string) (r *running, err error) {
+	r = &running{database: database}
+	r.process, err = s.m.Serve(ctx, oneByOne, nil, "-database", s.m.DatabaseURL(database), "-nats", s.m.NATS(),
+		"-goroutines", fmt.Sprint(s.defaults.Processor.Workers))
+	return r, err
 }
 
 func sourceNames(n int) []string {

@@ -27,7 +27,7 @@ type Verdict struct {
 }
 
 // Judge compares samples with bounds.
-func Judge(s Samples, bounds []Bound) []Verdict {
+func Judge(s Samples, bounds []bound) []Verdict {
 	verdicts := make([]Verdict, len(bounds))
 	for i, b := range bounds {
 		verdicts[i] = judge(s, b)
@@ -35,7 +35,7 @@ func Judge(s Samples, bounds []Bound) []Verdict {
 	return verdicts
 }
 
-func judge(s Samples, b Bound) Verdict {
+func judge(s Samples, b bound) Verdict {
 	f := b.Figure(s)
 	v := Verdict{What: b.What, Formula: b.Formula, Unit: b.Unit, Least: b.Least, Limit: b.Limit, Aim: b.Aim, Figure: f}
 	switch {

@@ -102,7 +102,7 @@ func TestJudge_anyDeliveryRejected_fails(t *testing.T) {
 		{"postern rejects in one of three rounds", all(1, 0), Fail},
 		{"a reference rejects", all(0, 1), Fail},
 		{"in the open loop only", slices.Concat(all(0, 0), of("half-of-postern", Postern, 7)), Fail},
-		{"in a flood", of("flood", OneEvent, 1), Fail},
+		{"in a flood", of("flood", oneEvent, 1), Fail},
 		{"while applying", of("sustained", Postern, 1), Fail},
 		{"in the row large, where it is expected", slices.Concat(all(0, 0), of("large", Postern, 240)),
 			Pass},
