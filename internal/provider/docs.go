@@ -1,10 +1,6 @@
 package provider
 
-import (
-	"slices"
-
-	"github.com/postern-gateway/postern/internal/signature"
-)
+import "github.com/postern-gateway/postern/internal/signature"
 
 // Docs describes a provider to people, in docs/providers.md and in `postern providers show`. All
 // texts are Markdown.
@@ -34,36 +30,4 @@ type Documented interface{ Docs() Docs }
 type Signed interface {
 	// Schemes are tried in order. A delivery is verified by any scheme that it has a signature of.
 	Schemes() []*signature.Scheme
-}
-
-// Explainer is a provider whose verification is more than its schemes, for example when each event
-// is signed.
-type Explainer interface {
-	Explain(src *Source, d *Delivery) []signature.Step
-}
-
-// Explain explains VerifySchemes step by step, for each scheme that the delivery has a signature
-// of, or else the first. The last step is the result of VerifySchemes.
-func Explain(src *Source, d *Delivery, schemes ...*signature.Scheme) []signature.Step {
-	secrets, names := make([][]byte, len(src.Secrets)), make([]string, len(src.Secrets))
-	for i, secret := range src.Secrets {
-		secrets[i], names[i] = secret.Value, secret.Name
-	}
-	r := SignatureRequest(src, d)
-	present := slices.DeleteFunc(slices.Clone(schemes), func(s *signature.Scheme) bool { return !s.HasSignature(r) })
-	if len(present) == 0 {
-		present = schemes[:1]
-	}
-	var out []signature.Step
-	for _, s := range present {
-		if len(present) > 1 {
-			out = append(out, signature.Step{Name: "scheme", OK: true, Detail: s.Name})
-		}
-		steps := s.Explain(secrets, r, src.Tolerance, names...)
-		out = append(out, steps...)
-		if steps[len(steps)-1].OK {
-			break
-		}
-	}
-	return out
 }
