@@ -76,6 +76,7 @@ var rules = []rule{
 	{"internal/canonical", 20, "reads and compares JSON without loss of precision"},
 	{"internal/timetable", 5, "computes when something is due, from cron expressions and time zones"},
 	{"internal/postgres", 5, "connects to PostgreSQL, checks it and migrates it"},
+	{"internal/telemetry/rates", 5, "reads the metrics of processes and computes rates, for postern top"},
 	{"internal/telemetry", 5, "provides log, metrics and traces"},
 	{"internal/terminal", 1, "escapes control characters in output for a terminal"},
 	{"internal/lifecycle", 1, "starts and stops the parts of a process in order, with timeouts"},
