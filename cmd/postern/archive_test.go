@@ -65,7 +65,7 @@ func TestExportImport_invalidUsage_explainsRemedy(t *testing.T) {
 		{[]string{"export", "-", "--resume"}, 2, "--resume continues a file"},
 		{[]string{"export", "x", "--source", "nobody"}, 2, "the known sources are shop, stripe"},
 		{[]string{"export", "x", "--ids", "1", "--object-type", "a", "--object", "b"}, 2, "give one of them"},
-		{[]string{"import"}, 2, "takes FILE..., got none"},
+		{[]string{"import"}, 2, "takes FILE..., got 0"},
 		{[]string{"import", "x", "--format", "xml"}, 2, "use postern, events or list"},
 		{[]string{"import", "x", "--header", "what"}, 2, `header "what": write "Name: value"`},
 		{[]string{"import", "x", "--received-at", "soon"}, 2, "2026-03-01T12:00:00Z"},

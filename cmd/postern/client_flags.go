@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 
@@ -78,4 +79,13 @@ func authorize(req *http.Request, token string) {
 	if token != "" && (req.URL.Scheme == "https" || req.URL.Hostname() == "localhost" || ip != nil && ip.IsLoopback()) {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
+}
+
+// parseURL reads an HTTP address. The error shows the example.
+func parseURL(address, example string) (*url.URL, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, usagef("%q is not a valid URL: use e.g. %s", address, example)
+	}
+	return u, nil
 }

@@ -43,12 +43,12 @@ type local struct {
 
 // run runs an instance with a buffered standard error, on which it also reports a failure. So a
 // reader that stalls does not block the instance.
-func (f *localFlags) run(cmd *cobra.Command, c *cli, l local) error {
-	ctx, cancel := context.WithCancel(cmd.Context())
+func (f *localFlags) run(x *call, l local) error {
+	ctx, cancel := context.WithCancel(x.ctx)
 	defer cancel()
-	stderr := telemetry.NewAsyncWriter(ctx, cmd.ErrOrStderr())
+	stderr := telemetry.NewAsyncWriter(ctx, x.errs)
 	defer stderr.Close()
-	if err := f.runInstance(cmd, c, l, stderr, cancel); err != nil {
+	if err := f.runInstance(x, l, stderr, cancel); err != nil {
 		report(err, stderr)
 		return errors.Join(errReported, err)
 	}
@@ -56,13 +56,13 @@ func (f *localFlags) run(cmd *cobra.Command, c *cli, l local) error {
 }
 
 // runInstance starts the instance and runs it until the context ends.
-func (f *localFlags) runInstance(cmd *cobra.Command, c *cli, l local, stderr io.Writer, cancel func()) error {
-	o := app.LocalOptions{OnStopping: cancel, Dir: c.dir, File: c.config, Cluster: l.cluster, NATSPort: f.natsPort,
+func (f *localFlags) runInstance(x *call, l local, stderr io.Writer, cancel func()) error {
+	o := app.LocalOptions{OnStopping: cancel, Dir: x.dir, File: x.config, Cluster: l.cluster, NATSPort: f.natsPort,
 		Out: l.out}
 	if l.hangup {
-		o.Hangup = app.ReloadsOnHangup(cmd.Context())
+		o.Hangup = app.ReloadsOnHangup(x.ctx)
 	}
-	o.Loader = config.NewLoader(c.config, l.use, func(cfg *config.Config) error {
+	o.Loader = config.NewLoader(x.config, l.use, func(cfg *config.Config) error {
 		if err := l.edit(cfg); err != nil {
 			return err
 		}
@@ -75,32 +75,33 @@ func (f *localFlags) runInstance(cmd *cobra.Command, c *cli, l local, stderr io.
 	if o.Logger, err = telemetry.NewLogger(stderr, o.Config.Log.Format, o.Config.Log.Level); err != nil {
 		return err
 	}
-	instance, err := app.NewLocal(cmd.Context(), o)
+	instance, err := app.NewLocal(x.ctx, o)
 	if err != nil {
 		return err
 	}
-	return instance.Run(cmd.Context())
+	return instance.Run(x.ctx)
 }
 
 func newDevCommand(c *cli) *cobra.Command {
 	var f localFlags
-	var database, source, secretFile string
-	cmd := &cobra.Command{
-		Use:   "dev",
-		Short: "Run a development instance in one process",
-		Long: `Run everything in one process: a private PostgreSQL from the installed programs, an
+	return command{
+		use: "dev", short: "Run a development instance in one process", offline: true, moreFlags: f.addTo,
+		long: `Run everything in one process: a private PostgreSQL from the installed programs, an
 embedded JetStream, migrations, gateway and processor. The state is in --dir and survives a restart.
 Ctrl-C stops everything within 10 s.
 
 Without --config there is one demo source per provider, with the provider's name and a public
 secret. With --config, sources are read again when the file or a secret's file changes, and at a
 SIGHUP; other settings need a restart.`,
-		Example: `  postern dev
+		example: `  postern dev
   postern dev --dir /tmp/second --listen 127.0.0.1:0 --admin 127.0.0.1:0
   postern dev --database postgres://me@localhost/postern
   stripe listen --print-secret > stripe.secret && postern dev --source stripe --secret-file stripe.secret`,
-		Args: wantArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		flags: []flag{{"database", "`URL` of your own PostgreSQL instead of the private one", true},
+			{"source", "`name` of the source that uses --secret-file", true},
+			{"secret-file", "`file` with the source's signing secret", true}},
+		run: func(x *call) error {
+			source, secretFile := x.text("source"), x.text("secret-file")
 			if (source == "") != (secretFile == "") {
 				return usagef(
 					"--source and --secret-file go together: the secret in the file becomes the secret of that source")
@@ -109,26 +110,20 @@ SIGHUP; other settings need a restart.`,
 				if len(cfg.Sources) == 0 {
 					cfg.Sources = config.DemoSources()
 				}
-				if database != "" {
-					cfg.Database.URL = config.URL(database)
+				if url := x.text("database"); url != "" {
+					cfg.Database.URL = config.URL(url)
 				}
-				if source != "" {
-					if err := checkSignedAddress(cfg, source); err != nil {
-						return err
-					}
-					return cfg.ReplaceSecret(source, secretFile)
+				if source == "" {
+					return nil
 				}
-				return nil
+				if err := checkSignedAddress(cfg, source); err != nil {
+					return err
+				}
+				return cfg.ReplaceSecret(source, secretFile)
 			}
-			return f.run(cmd, c, local{use: config.ForDev, edit: edit, cluster: true, hangup: c.config != "",
-				out: cmd.OutOrStdout()})
+			return f.run(x, local{use: config.ForDev, edit: edit, cluster: true, hangup: x.config != "", out: x.out})
 		},
-	}
-	f.addTo(cmd)
-	cmd.Flags().StringVar(&database, "database", "", "`URL` of your own PostgreSQL instead of the private one")
-	cmd.Flags().StringVar(&source, "source", "", "`name` of the source that uses --secret-file")
-	cmd.Flags().StringVar(&secretFile, "secret-file", "", "`file` with the source's signing secret")
-	return cmd
+	}.build(c)
 }
 
 // checkSignedAddress rejects a demo source of a provider that signs its webhook address. Real
@@ -151,16 +146,15 @@ func checkSignedAddress(cfg *config.Config, source string) error {
 
 func newServeCommand(c *cli) *cobra.Command {
 	var f localFlags
-	cmd := &cobra.Command{
-		Use:   "serve --config FILE",
-		Short: "Run gateway and processor in one process for a small production",
-		Long: `Run gateway and processor in one process with the PostgreSQL that the configuration
+	return command{
+		use: "serve --config FILE", short: "Run gateway and processor in one process for a small production",
+		offline: true, moreFlags: f.addTo,
+		long: `Run gateway and processor in one process with the PostgreSQL that the configuration
 names, and apply migrations first. JetStream runs inside the process, with its files in --dir,
 unless nats.url names servers. Sources are read again when the file or a secret's file changes, and
 at a SIGHUP; other settings need a restart.`,
-		Example: `  postern serve --config /etc/postern/postern.yaml --dir /var/lib/postern`,
-		Args:    wantArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		example: `  postern serve --config /etc/postern/postern.yaml --dir /var/lib/postern`,
+		run: func(x *call) error {
 			edit := func(cfg *config.Config) error {
 				if len(cfg.Sources) == 0 {
 					return errors.New(
@@ -168,9 +162,7 @@ at a SIGHUP; other settings need a restart.`,
 				}
 				return nil
 			}
-			return f.run(cmd, c, local{use: config.ForGateway, edit: edit, hangup: true})
+			return f.run(x, local{use: config.ForGateway, edit: edit, hangup: true})
 		},
-	}
-	f.addTo(cmd)
-	return cmd
+	}.build(c)
 }

@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,45 +17,59 @@ import (
 )
 
 func newDriftCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "drift", Short: "Show until when the log is complete, by source and account",
-		RunE: showHelpOrError,
-		Args: cobra.ArbitraryArgs}
-	show := listCommand[reconcile.Completeness]{
-		subject: "watermarks",
-		example: "  postern drift show --source stripe",
-		params:  admin.WatermarkParams,
-		query:   admin.Watermarks,
-		columns: []column[reconcile.Completeness]{
-			{"SOURCE", func(p reconcile.Completeness) string { return p.Source }},
-			{"ACCOUNT", func(p reconcile.Completeness) string { return p.Account }},
-			{"SUBJECT", func(p reconcile.Completeness) string { return p.Subject }},
-			{"COMPLETE FROM", func(p reconcile.Completeness) string { return p.Since.String() }},
-			{"UNTIL", func(p reconcile.Completeness) string { return p.Until.String() }},
-			{"RUN", func(p reconcile.Completeness) string { return strconv.FormatInt(p.Run, 10) }},
-			{"AT", func(p reconcile.Completeness) string { return p.At.String() }},
-			{"NOTE", watermarkNote},
+	return group("drift", "Show until when the log is complete, by source and account", newDriftShowCommand(c),
+		newDriftReportCommand(c))
+}
+
+var watermarkList = listCommand[reconcile.Completeness]{
+	subject: "watermarks",
+	example: "  postern drift show --source stripe",
+	params:  admin.WatermarkParams,
+	query:   admin.Watermarks,
+	columns: []column[reconcile.Completeness]{
+		{"SOURCE", func(p reconcile.Completeness) any { return p.Source }},
+		{"ACCOUNT", func(p reconcile.Completeness) any { return p.Account }},
+		{"SUBJECT", func(p reconcile.Completeness) any { return p.Subject }},
+		{"COMPLETE FROM", func(p reconcile.Completeness) any { return p.Since }},
+		{"UNTIL", func(p reconcile.Completeness) any { return p.Until }},
+		{"RUN", func(p reconcile.Completeness) any { return p.Run }},
+		{"AT", func(p reconcile.Completeness) any { return p.At }},
+		{"NOTE", watermarkNote},
+	},
+	emptyText: "Nothing is reconciled yet. Run: postern reconcile SOURCE",
+}
+
+func newDriftShowCommand(c *cli) *cobra.Command {
+	return command{
+		use: "show", short: "Show the period, in the provider's time, for which the log is complete, by source and " +
+			"account; or the findings of an object scan",
+		example: watermarkList.example + "\n  postern drift show --run 7", params: watermarkList.params,
+		moreFlags: func(cmd *cobra.Command) {
+			limitFlag(cmd)
+			cmd.Flags().Int64("run", 0, "show the findings of this object scan, as postern drift report RUN does")
 		},
-		emptyText: "Nothing is reconciled yet. Run: postern reconcile SOURCE",
-	}.newCommand(c)
-	show.Use, show.Short = "show", "Show the period, in the provider's time, for which the log is complete, by "+
-		"source and account; or the findings of an object scan"
-	show.Example += "\n  postern drift show --run 7"
-	var run int64
-	show.Flags().Int64Var(&run, "run", 0, "show the findings of this object scan, as postern drift report RUN does")
-	showWatermarks := show.RunE
-	show.RunE = func(cmd *cobra.Command, args []string) error {
-		if !cmd.Flags().Changed("run") {
-			return showWatermarks(cmd, args)
-		}
-		return showRun(cmd, c, run)
-	}
-	cmd.AddCommand(show, newDriftReportCommand(c))
-	return cmd
+		check: func(x *call) error {
+			if x.cmd.Flags().Changed("run") && x.values.Has("source") {
+				return usagef("--run names a run, which has a source: omit --source")
+			}
+			return checkLimit(x)
+		},
+		run: func(x *call) error {
+			if !x.cmd.Flags().Changed("run") {
+				return watermarkList.run(x)
+			}
+			run, err := x.cmd.Flags().GetInt64("run")
+			if err != nil {
+				return err
+			}
+			return printFindings(x, run)
+		},
+	}.build(c)
 }
 
 // watermarkNote explains why a watermark does not advance: the account is disconnected, or the type
 // is not listable. For a watermark by versions it says what the watermark does not cover.
-func watermarkNote(p reconcile.Completeness) string {
+func watermarkNote(p reconcile.Completeness) any {
 	switch {
 	case p.DisconnectedReason != "":
 		return fmt.Sprintf("disconnected since %s: %s", p.DisconnectedSince, p.DisconnectedReason)
@@ -69,25 +81,11 @@ func watermarkNote(p reconcile.Completeness) string {
 	return ""
 }
 
-func showRun(cmd *cobra.Command, c *cli, run int64) error {
-	if cmd.Flags().Changed("source") {
-		return usagef("--run names a run, which has a source: omit --source")
-	}
-	limit, err := cmd.Flags().GetInt("limit")
-	if err != nil {
-		return err
-	}
-	return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-		return runDriftReport(cmd.Context(), cmd.OutOrStdout(), c, pool, run, url.Values{}, limit)
-	})
-}
-
 func newDriftReportCommand(c *cli) *cobra.Command {
-	var limit int
-	cmd := &cobra.Command{
-		Use:   "report RUN",
-		Short: "Show the differences between mirror and provider that an object scan has found",
-		Long: `Show the findings of an object scan (postern reconcile SOURCE --objects) by type,
+	return command{
+		use:   "report RUN",
+		short: "Show the differences between mirror and provider that an object scan has found",
+		long: `Show the findings of an object scan (postern reconcile SOURCE --objects) by type,
 and the objects and fields in which the mirror differed from the provider. The counts are of all
 objects; details are of the first thousand. Each field has its value in the mirror and at the
 provider.
@@ -96,56 +94,41 @@ equal: no difference. missing: only at the provider. mirror_older: older in the 
 mirror_newer: newer in the mirror than in the list, so there is nothing to repair. content_differs:
 same version, other content. not_listed: in the mirror and not in the list, but found by id.
 orphans: only in the mirror. repaired: repaired since. unrepaired: not repaired, with the reason.`,
-		Example: "  postern drift report 7\n  postern drift report 7 --result unrepaired -o json",
-		Args:    wantArgs("RUN"),
-	}
-	cmd.Flags().IntVar(&limit, "limit", events.DefaultLimit, "maximum number of objects to show; 0: all")
-	filterFlags(cmd, admin.DifferenceParams)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		run, err := parseID(args[0], "postern runs list")
-		if err != nil {
-			return err
-		}
-		if limit < 0 {
-			return usagef("--limit must not be negative; 0 shows all")
-		}
-		values := filterValues(cmd, admin.DifferenceParams)
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			return runDriftReport(cmd.Context(), cmd.OutOrStdout(), c, pool, run, values, limit)
-		})
-	}
-	return cmd
+		example: "  postern drift report 7\n  postern drift report 7 --result unrepaired -o json",
+		ids:     "postern runs list", params: admin.DifferenceParams, moreFlags: limitFlag, check: checkLimit,
+		run: func(x *call) error { return printFindings(x, x.ids[0]) },
+	}.build(c)
 }
 
-func runDriftReport(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run int64, values url.Values,
-	limit int) error {
-	report, err := reconcile.ReportDrift(ctx, pool, run)
+// printFindings prints the findings of an object scan by type, and then the objects.
+func printFindings(x *call, run int64) error {
+	report, err := reconcile.ReportDrift(x.ctx, x.pool, run)
 	if err != nil {
 		return err
 	}
 	found := []reconcile.Difference{}
-	walk := listCommand[reconcile.Difference]{query: func(ctx context.Context, pool *pgxpool.Pool,
+	list := listCommand[reconcile.Difference]{query: func(ctx context.Context, pool *pgxpool.Pool,
 		values url.Values) (events.Page[reconcile.Difference], error) {
 		return admin.Differences(ctx, pool, run, values)
 	}}
-	_, err = walk.readPages(ctx, pool, values, limit, func(some []reconcile.Difference) error {
+	_, err = list.readPages(x.ctx, x.pool, x.values, x.limit(), func(some []reconcile.Difference) error {
 		found = append(found, some...)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if c.output == "json" {
-		return printJSON(out, struct {
+	if x.json() {
+		return printJSON(x.out, struct {
 			*reconcile.DriftReport
 			Differences []reconcile.Difference `json:"differences"`
 		}{report, found})
 	}
-	if err := printTypes(out, report); err != nil {
+	if err := printTypes(x, report); err != nil {
 		return err
 	}
 	for i := range found {
-		if _, err := fmt.Fprintf(out, "\n%s\n", escapeControlLines(describeDifference(&found[i]))); err != nil {
+		if _, err := fmt.Fprintf(x.out, "\n%s\n", escapeControlLines(describeDifference(&found[i]))); err != nil {
 			return err
 		}
 	}
@@ -153,24 +136,22 @@ func runDriftReport(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Po
 }
 
 // printReport prints the counts by type and the command that shows the details.
-func printReport(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run int64) error {
-	report, err := reconcile.ReportDrift(ctx, pool, run)
+func printReport(x *call, run int64) error {
+	report, err := reconcile.ReportDrift(x.ctx, x.pool, run)
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(out); err != nil {
+	fmt.Fprintln(x.out)
+	if err := printTypes(x, report); err != nil {
 		return err
 	}
-	if err := printTypes(out, report); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, "\nObjects and fields that differ: postern drift report %d. Until when the log is "+
+	_, err = fmt.Fprintf(x.out, "\nObjects and fields that differ: postern drift report %d. Until when the log is "+
 		"complete: postern drift show.\n", run)
 	return err
 }
 
-func printTypes(out io.Writer, report *reconcile.DriftReport) error {
-	s := &listPrinter[reconcile.TypeDrift]{out: out, columns: typeColumns}
+func printTypes(x *call, report *reconcile.DriftReport) error {
+	s := &listPrinter[reconcile.TypeDrift]{out: x.out, columns: typeColumns}
 	if len(report.Types) == 0 {
 		s.emptyText = "The run has not processed any type yet."
 	}
@@ -180,7 +161,7 @@ func printTypes(out io.Writer, report *reconcile.DriftReport) error {
 	}
 	for _, text := range skippedNotes(report) {
 		if err == nil {
-			_, err = fmt.Fprintf(out, "\n%s\n", escapeControlLines(text))
+			_, err = fmt.Fprintf(x.out, "\n%s\n", escapeControlLines(text))
 		}
 	}
 	return err
@@ -238,23 +219,19 @@ func describeClockSkew(n int64) string {
 }
 
 var typeColumns = []column[reconcile.TypeDrift]{
-	{"TYPE", func(t reconcile.TypeDrift) string { return t.ObjectType }},
-	{"PHASE", func(t reconcile.TypeDrift) string { return t.Phase }},
-	{"CHANGED SINCE", func(t reconcile.TypeDrift) string { return t.Since.String() }},
-	{"CHECKED", countCell(func(t reconcile.TypeDrift) int64 { return t.Checked })},
-	{"EQUAL", countCell(func(t reconcile.TypeDrift) int64 { return t.Equal })},
-	{"MISSING", countCell(func(t reconcile.TypeDrift) int64 { return t.Missing })},
-	{"MIRROR OLDER", countCell(func(t reconcile.TypeDrift) int64 { return t.MirrorOlder })},
-	{"MIRROR NEWER", countCell(func(t reconcile.TypeDrift) int64 { return t.MirrorNewer })},
-	{"CONTENT DIFFERS", countCell(func(t reconcile.TypeDrift) int64 { return t.ContentDiffers })},
-	{"NOT LISTED", countCell(func(t reconcile.TypeDrift) int64 { return t.NotListed })},
-	{"ORPHANS", countCell(func(t reconcile.TypeDrift) int64 { return t.Orphans })},
-	{"REPAIRED", countCell(func(t reconcile.TypeDrift) int64 { return t.Repaired })},
-	{"UNREPAIRED", countCell(func(t reconcile.TypeDrift) int64 { return t.Unrepaired })},
-}
-
-func countCell(of func(reconcile.TypeDrift) int64) func(reconcile.TypeDrift) string {
-	return func(t reconcile.TypeDrift) string { return strconv.FormatInt(of(t), 10) }
+	{"TYPE", func(t reconcile.TypeDrift) any { return t.ObjectType }},
+	{"PHASE", func(t reconcile.TypeDrift) any { return t.Phase }},
+	{"CHANGED SINCE", func(t reconcile.TypeDrift) any { return t.Since }},
+	{"CHECKED", func(t reconcile.TypeDrift) any { return t.Checked }},
+	{"EQUAL", func(t reconcile.TypeDrift) any { return t.Equal }},
+	{"MISSING", func(t reconcile.TypeDrift) any { return t.Missing }},
+	{"MIRROR OLDER", func(t reconcile.TypeDrift) any { return t.MirrorOlder }},
+	{"MIRROR NEWER", func(t reconcile.TypeDrift) any { return t.MirrorNewer }},
+	{"CONTENT DIFFERS", func(t reconcile.TypeDrift) any { return t.ContentDiffers }},
+	{"NOT LISTED", func(t reconcile.TypeDrift) any { return t.NotListed }},
+	{"ORPHANS", func(t reconcile.TypeDrift) any { return t.Orphans }},
+	{"REPAIRED", func(t reconcile.TypeDrift) any { return t.Repaired }},
+	{"UNREPAIRED", func(t reconcile.TypeDrift) any { return t.Unrepaired }},
 }
 
 // describeDifference describes an object's differences, with a line for each field.

@@ -97,7 +97,7 @@ func TestEffects_changeCommands_changeState(t *testing.T) {
 		status    int
 		out, errs string
 	}{
-		{"approve", 2, "", "postern effects approve takes ID, got 0"},
+		{"approve", 2, "", "postern effects approve takes ID..., got 0"},
 		{"approve x --reason why", 2, "", `"x" is not an id: postern effects list shows them`},
 		{"approve 1", 2, "", "give a reason with --reason"},
 		{"approve 1 5 --reason why", 2, "", "effect 5: it is done, so there is nothing to approve"},

@@ -2,11 +2,7 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"net/url"
-	"strconv"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/admin"
@@ -14,10 +10,8 @@ import (
 )
 
 func newEventsCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "events", Short: "List, show and follow stored events", RunE: showHelpOrError,
-		Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(eventList.newCommand(c), newEventsShowCommand(c), newEventsTailCommand(c))
-	return cmd
+	return group("events", "List, show and follow stored events", eventList.newCommand(c), newEventsShowCommand(c),
+		newEventsTailCommand(c))
 }
 
 var eventList = listCommand[events.Item]{
@@ -34,22 +28,19 @@ var eventList = listCommand[events.Item]{
 }
 
 var eventColumns = []column[events.Item]{
-	{"ID", func(e events.Item) string { return strconv.FormatInt(e.ID, 10) }},
-	{"RECEIVED", func(e events.Item) string { return e.ReceivedAt.String() }},
-	{"SOURCE", func(e events.Item) string { return e.Source }},
-	{"ACCOUNT", func(e events.Item) string { return e.Account }},
-	{"TYPE", func(e events.Item) string { return e.EventType }},
-	{"OBJECT", func(e events.Item) string { return describeObject(e.ObjectType, e.ObjectID) }},
-	{"STATUS", eventStatus},
-	{"EVENT ID", func(e events.Item) string { return e.EventID }},
-}
-
-// eventStatus returns the status of the live outcome, with a mark for redacted events.
-func eventStatus(e events.Item) string {
-	if e.Redacted {
-		return e.Status + ", redacted"
-	}
-	return e.Status
+	{"ID", func(e events.Item) any { return e.ID }},
+	{"RECEIVED", func(e events.Item) any { return e.ReceivedAt }},
+	{"SOURCE", func(e events.Item) any { return e.Source }},
+	{"ACCOUNT", func(e events.Item) any { return e.Account }},
+	{"TYPE", func(e events.Item) any { return e.EventType }},
+	{"OBJECT", func(e events.Item) any { return describeObject(e.ObjectType, e.ObjectID) }},
+	{"STATUS", func(e events.Item) any {
+		if e.Redacted {
+			return e.Status + ", redacted"
+		}
+		return e.Status
+	}},
+	{"EVENT ID", func(e events.Item) any { return e.EventID }},
 }
 
 func describeObject(kind, id string) string {
@@ -60,49 +51,36 @@ func describeObject(kind, id string) string {
 }
 
 func newEventsShowCommand(c *cli) *cobra.Command {
-	var raw bool
-	cmd := &cobra.Command{
-		Use:   "show ID",
-		Short: "Show all that is stored of an event: receipt, conflicts, outcomes, body",
-		Long:  "Show all that is stored of an event. A numeric ID is Postern's, any other the provider's (evt_...).",
-		Example: `  postern events show 1877458018467840001
+	return command{
+		use:   "show ID",
+		short: "Show all that is stored of an event: receipt, conflicts, outcomes, body",
+		long:  "Show all that is stored of an event. A numeric ID is Postern's, any other the provider's (evt_...).",
+		example: `  postern events show 1877458018467840001
   postern events show evt_1PosternDemo
   postern events show evt_1PosternDemo --raw > body.json    # the exact bytes that were signed`,
-		Args: wantArgs("ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			values := filterValues(cmd, []admin.Param{{Name: "source"}})
-			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				return showEvent(cmd, c, pool, args[0], values, raw)
-			})
+		params: []admin.Param{{Name: "source", Help: "source of the event, if ID is the provider's"}},
+		flags: []flag{{"raw", "print the exact bytes of the body and nothing else; a terminal shows control " +
+			"characters as escape sequences", false}},
+		run: func(x *call) error {
+			event, err := admin.Event(x.ctx, x.pool, x.args[0], x.values)
+			if err == nil && x.has("raw") {
+				return printRaw(x, event)
+			}
+			return show(x, event, err, printEvent)
 		},
-	}
-	cmd.Flags().BoolVar(&raw, "raw", false, "print the exact bytes of the body and nothing else; a terminal shows "+
-		"control characters as escape sequences")
-	cmd.Flags().String("source", "", "source of the event, if ID is the provider's")
-	return cmd
+	}.build(c)
 }
 
-func showEvent(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, id string, values url.Values, raw bool) error {
-	event, err := admin.Event(cmd.Context(), pool, id, values)
-	if err != nil {
-		return err
-	}
-	out := cmd.OutOrStdout()
+func printRaw(x *call, event *events.EventDetail) error {
 	switch {
-	case raw && event.DroppedAt != nil:
-		return fmt.Errorf("event %s: retention dropped it at %s together with its body", id, event.DroppedAt)
-	case raw && event.RedactedAt != nil:
-		return fmt.Errorf("event %s: its body was redacted at %s by run %d", id, event.RedactedAt, event.Redaction)
-	case raw:
-		_, err = out.Write(event.Body)
-		return err
-	case c.output == "json":
-		return printJSON(out, event)
+	case event.DroppedAt != nil:
+		return fmt.Errorf("event %s: retention dropped it at %s together with its body", x.args[0], event.DroppedAt)
+	case event.RedactedAt != nil:
+		return fmt.Errorf("event %s: its body was redacted at %s by run %d", x.args[0], event.RedactedAt,
+			event.Redaction)
 	}
-	if event.DroppedAt != nil {
-		return printDropped(out, event)
-	}
-	return printStoredEvent(out, event)
+	_, err := x.out.Write(event.Body)
+	return err
 }
 
 // describeRedaction says when and by which run the event was redacted; "" if it was not.
@@ -113,51 +91,53 @@ func describeRedaction(event *events.EventDetail) string {
 	return fmt.Sprintf("%s by run %d: body and headers are cleared", event.RedactedAt, event.Redaction)
 }
 
-// printDropped prints what remains of a dropped event.
-func printDropped(out io.Writer, event *events.EventDetail) error {
-	if err := printFields(out, "event", event.EventID, "id", strconv.FormatInt(event.ID, 10), "source", event.Source,
-		"account", event.Account, "object", describeObject(event.ObjectType, event.ObjectID),
-		"stored", event.StoredAt.String(), "dropped", event.DroppedAt.String()+" by retention, with headers and body",
-		"redacted", describeRedaction(event), "status", event.Status); err != nil {
+func printEvent(x *call, event *events.EventDetail) error {
+	object := describeObject(event.ObjectType, event.ObjectID)
+	if event.DroppedAt != nil { // some of its fields remain
+		if err := printFields(x.out, "event", event.EventID, "id", event.ID, "source", event.Source, "account",
+			event.Account, "object", object, "stored", event.StoredAt, "dropped",
+			event.DroppedAt.String()+" by retention, with headers and body", "redacted", describeRedaction(event),
+			"status", event.Status); err != nil {
+			return err
+		}
+		return printOutcomes(x, event.Outcomes)
+	}
+	if err := printFields(x.out, "event", event.EventID+", "+event.EventType, "id", event.ID, "source", event.Source,
+		"account", event.Account, "object", object, "occurred", event.OccurredAt, "received", event.ReceivedAt,
+		"stored", event.StoredAt, "origin", event.Origin, "api version", event.APIVersion, "verified",
+		string(event.Verification), "delivery", fmt.Sprintf("%d, event %d in it", event.DeliveryID,
+			event.DeliveryIndex+1), "headers", string(event.Headers), "redacted", describeRedaction(event), "status",
+		event.Status); err != nil {
 		return err
 	}
-	return printOutcomes(out, event.Outcomes)
-}
-
-func printStoredEvent(out io.Writer, event *events.EventDetail) error {
-	if err := printFields(out, "event", event.EventID+", "+event.EventType, "id", strconv.FormatInt(event.ID, 10),
-		"source", event.Source, "account", event.Account, "object", describeObject(event.ObjectType, event.ObjectID),
-		"occurred", event.OccurredAt.String(), "received", event.ReceivedAt.String(), "stored", event.StoredAt.String(),
-		"origin", event.Origin, "api version", event.APIVersion, "verified", string(event.Verification), "delivery",
-		fmt.Sprintf("%d, event %d in it", event.DeliveryID, event.DeliveryIndex+1), "headers", string(event.Headers),
-		"redacted", describeRedaction(event), "status", event.Status); err != nil {
-		return err
-	}
-	if err := printOutcomes(out, event.Outcomes); err != nil {
+	if err := printOutcomes(x, event.Outcomes); err != nil {
 		return err
 	}
 	if len(event.Conflicts) > 0 {
-		fmt.Fprintln(out,
+		fmt.Fprintln(x.out,
 			"\nConflicts: deliveries with the same event id and different content (postern conflicts show ID)")
-		list := &listPrinter[events.Conflict]{out: out, columns: conflictColumns}
-		if err := list.add(event.Conflicts); err != nil {
+		if err := printTable(x.out, event.Conflicts, conflictList.columns); err != nil {
 			return err
 		}
 	}
 	if event.RedactedAt != nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(out, "\nBody\n%s\n", indentJSON(event.Body))
+	return printBody(x, event.Body)
+}
+
+func printBody(x *call, body []byte) error {
+	_, err := fmt.Fprintf(x.out, "\nBody\n%s\n", indentJSON(body))
 	return err
 }
 
-func printOutcomes(out io.Writer, outcomes []events.Outcome) error {
+func printOutcomes(x *call, outcomes []events.Outcome) error {
 	if len(outcomes) == 0 {
-		_, err := fmt.Fprintln(out,
+		_, err := fmt.Fprintln(x.out,
 			"\nNo outcome yet: no processor has processed it. If that lasts, check whether a processor runs.")
 		return err
 	}
-	fmt.Fprintln(out, "\nOutcomes")
+	fmt.Fprintln(x.out, "\nOutcomes")
 	for _, o := range outcomes {
 		due, original := o.Due.String(), ""
 		if o.Run != events.LiveRun {
@@ -166,12 +146,80 @@ func printOutcomes(out io.Writer, outcomes []events.Outcome) error {
 		if o.Original != nil {
 			original = "the live outcome, " + o.Original.Status
 		}
-		if err := printFields(out, "  run", events.RunName(o.Run), "  status", o.Status, "  instead of", original,
+		if err := printFields(x.out, "  run", events.RunName(o.Run), "  status", o.Status, "  instead of", original,
 			"  reason", o.Reason, "  object", describeObject(o.ObjectType, o.ObjectID),
 			"  version", describeVersion(o.Version), "  decided by", describeVersion(o.DecidedBy),
-			"  attempts", strconv.Itoa(o.Attempts), "  next attempt", due, "  at", o.At.String()); err != nil {
+			"  attempts", o.Attempts, "  next attempt", due, "  at", o.At); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func newOutcomesCommand(c *cli) *cobra.Command {
+	return group("outcomes", "List processing results of events", listCommand[events.Outcome]{
+		subject: "outcomes, those of the newest events first",
+		example: `  postern outcomes list --status dead
+  postern outcomes list --object-type order --object-id 820982911946154508
+  postern outcomes list --event evt_1PosternDemo -o json`,
+		params: admin.OutcomeParams,
+		query:  admin.Outcomes,
+		columns: []column[events.Outcome]{
+			{"EVENT", func(o events.Outcome) any { return o.EventID }},
+			{"RUN", func(o events.Outcome) any { return events.RunName(o.Run) }},
+			{"STATUS", func(o events.Outcome) any {
+				if o.Original != nil {
+					return o.Status + " (live: " + o.Original.Status + ")"
+				}
+				return o.Status
+			}},
+			{"SOURCE", func(o events.Outcome) any { return o.Source }},
+			{"OBJECT", func(o events.Outcome) any { return describeObject(o.ObjectType, o.ObjectID) }},
+			{"AT", func(o events.Outcome) any { return o.At }},
+			{"REASON", func(o events.Outcome) any { return o.Reason }},
+		},
+		emptyText: "No outcomes.",
+	}.newCommand(c))
+}
+
+func newConflictsCommand(c *cli) *cobra.Command {
+	return group("conflicts", "List deliveries with the event id of a stored event and different content",
+		conflictList.newCommand(c), newConflictsShowCommand(c))
+}
+
+var conflictList = listCommand[events.Conflict]{
+	subject: "conflicts, the newest first",
+	example: "  postern conflicts list --source stripe --since 1d",
+	params:  admin.ConflictParams,
+	query:   admin.Conflicts,
+	columns: []column[events.Conflict]{
+		{"ID", func(c events.Conflict) any { return c.ID }},
+		{"RECEIVED", func(c events.Conflict) any { return c.ReceivedAt }},
+		{"SOURCE", func(c events.Conflict) any { return c.Source }},
+		{"TYPE", func(c events.Conflict) any { return c.EventType }},
+		{"EVENT", func(c events.Conflict) any { return c.Event }},
+		{"EVENT ID", func(c events.Conflict) any { return c.EventID }},
+		{"BYTES", func(c events.Conflict) any { return c.Bytes }},
+	},
+	emptyText: "No conflicts.",
+}
+
+func newConflictsShowCommand(c *cli) *cobra.Command {
+	return command{
+		use: "show ID", short: "Show a conflict with its body, to compare it with the stored event",
+		example: "  postern conflicts show 3", ids: "postern conflicts list",
+		run: func(x *call) error {
+			found, err := events.ShowConflict(x.ctx, x.pool, x.ids[0])
+			return show(x, found, err, printConflict)
+		},
+	}.build(c)
+}
+
+func printConflict(x *call, found *events.ConflictDetail) error {
+	if err := printFields(x.out, "conflict", found.ID, "with event", found.Event, "event id", found.EventID, "type",
+		found.EventType, "source", found.Source, "account", found.Account, "received", found.ReceivedAt, "verified",
+		string(found.Verification), "headers", string(found.Headers)); err != nil {
+		return err
+	}
+	return printBody(x, found.Body)
 }

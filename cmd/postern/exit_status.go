@@ -5,11 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
-	"unicode/utf8"
-
-	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
@@ -35,30 +31,6 @@ func (e *usageError) Error() string        { return e.text }
 func (e *usageError) Is(target error) bool { return target == errUsage }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
-
-// wantArgs requires exactly the named arguments; names in brackets are optional. All arguments
-// except file names must be valid UTF-8, because they become parameters of queries.
-func wantArgs(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		least := slices.IndexFunc(names, func(name string) bool { return name[0] == '[' })
-		if least < 0 {
-			least = len(names)
-		}
-		if least <= len(args) && len(args) <= len(names) {
-			for i, arg := range args {
-				if !strings.Contains(names[i], "FILE") && !utf8.ValidString(arg) {
-					return usagef("%s %q is not valid UTF-8", names[i], arg)
-				}
-			}
-			return nil
-		}
-		wanted := "no arguments"
-		if len(names) > 0 {
-			wanted = strings.Join(names, " ")
-		}
-		return usagef("%s takes %s, got %d; see %s --help", cmd.CommandPath(), wanted, len(args), cmd.CommandPath())
-	}
-}
 
 // errReported means that the error is printed already.
 var errReported = errors.New("reported")

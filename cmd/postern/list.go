@@ -25,55 +25,54 @@ type listCommand[T any] struct {
 	columns   []column[T]
 	emptyText string
 	// notes, if set, returns lines for standard error below a table.
-	notes func(context.Context, *pgxpool.Pool, url.Values) ([]string, error)
+	notes func(*call) ([]string, error)
 }
 
 func (l listCommand[T]) newCommand(c *cli) *cobra.Command {
-	var limit int
-	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List " + l.subject,
-		Example: l.example,
-		Args:    wantArgs(),
-	}
-	cmd.Flags().IntVar(&limit, "limit", events.DefaultLimit, "maximum number to list; 0: all")
-	filterFlags(cmd, l.params)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if limit < 0 {
-			return usagef("--limit must not be negative; 0 lists all")
-		}
-		values := filterValues(cmd, l.params)
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			out := &listPrinter[T]{out: cmd.OutOrStdout(), json: c.output == "json", columns: l.columns,
-				emptyText: l.emptyText}
-			searched, err := l.readPages(cmd.Context(), pool, values, limit, out.add)
-			if err != nil {
-				return err
-			}
-			if err := out.end(); err != nil {
-				return err
-			}
-			if err := l.printNotes(cmd, c, pool, values); err != nil || searched.IsZero() {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "postern: searched back to %s; continue with --until %s\n",
-				searched, events.Instant{Time: searched.Add(time.Millisecond)})
-			return err
-		})
-	}
-	return cmd
+	return command{use: "list", short: "List " + l.subject, example: l.example, params: l.params, moreFlags: limitFlag,
+		check: checkLimit, run: l.run}.build(c)
 }
 
-// printNotes prints the notes below a table.
-func (l listCommand[T]) printNotes(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
-	if l.notes == nil || c.output == "json" {
-		return nil
+func limitFlag(cmd *cobra.Command) {
+	cmd.Flags().Int("limit", events.DefaultLimit, "maximum number to list; 0: all")
+}
+
+func checkLimit(x *call) error {
+	if x.limit() < 0 {
+		return usagef("--limit must not be negative; 0 lists all")
 	}
-	lines, err := l.notes(cmd.Context(), pool, values)
-	for _, line := range lines {
-		fmt.Fprintln(cmd.ErrOrStderr(), "postern:", escapeControl(line))
+	return nil
+}
+
+func (x *call) limit() int {
+	n, err := x.cmd.Flags().GetInt("limit")
+	must(err)
+	return n
+}
+
+func (l listCommand[T]) run(x *call) error {
+	out := &listPrinter[T]{out: x.out, json: x.json(), columns: l.columns, emptyText: l.emptyText}
+	searched, err := l.readPages(x.ctx, x.pool, x.values, x.limit(), out.add)
+	if err == nil {
+		err = out.end()
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	if l.notes != nil && !x.json() {
+		lines, err := l.notes(x)
+		for _, line := range lines {
+			fmt.Fprintln(x.errs, "postern:", escapeControl(line))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !searched.IsZero() {
+		fmt.Fprintf(x.errs, "postern: searched back to %s; continue with --until %s\n", searched,
+			events.Instant{Time: searched.Add(time.Millisecond)})
+	}
+	return nil
 }
 
 // searchTimeout limits a search of contents over several pages.

@@ -84,15 +84,14 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 	flags.StringVar(&c.config, "config", "", "configuration `file` of the instance")
 	flags.StringVar(&c.dir, "dir", ".postern", "`folder` of a dev instance")
 	flags.StringVarP(&c.output, "output", "o", "table", "output `format`: table or json")
-	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"},
-		cobra.ShellCompDirectiveNoFileComp)))
+	completeFlag(root, "output", "table", "json")
 	root.AddCommand(newDevCommand(c), newServeCommand(c), newEventsCommand(c), newObjectsCommand(c),
 		newOutcomesCommand(c), newRejectionsCommand(c), newConflictsCommand(c),
 		newReplayCommand(c), newRetryCommand(c), newRebuildCommand(c), newReconcileCommand(c), newRefetchesCommand(c),
 		newEffectsCommand(c), newNotifyCommand(c), newDriftCommand(c), newRunsCommand(c), newSchedulesCommand(c),
 		newRetentionCommand(c), newRedactCommand(c), newTokenCommand(c), newAuditCommand(c), newVerifyCommand(c),
 		newDoctorCommand(c), newStreamCommand(c), newSpoolCommand(c), newExportCommand(c), newImportCommand(c),
-		newSendCommand(c), newProvidersCommand(c), newTopCommand(c), newInitCommand(), newConfigCommand(c),
+		newSendCommand(c), newProvidersCommand(c), newTopCommand(c), newInitCommand(c), newConfigCommand(c),
 		newMigrateCommand(c), newHealthCommand(c), newVersionCommand(c))
 	return root
 }

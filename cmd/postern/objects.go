@@ -1,27 +1,29 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
+	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 func newObjectsCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "objects", Short: "List, inspect and announce mirrored objects", RunE: showHelpOrError,
-		Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(objectList.newCommand(c), newObjectsShowCommand(c), newObjectsAnnounceCommand(c),
-		newObjectsOverwriteCommand(c))
-	return cmd
+	return group("objects", "List, inspect and announce mirrored objects", objectList.newCommand(c),
+		newObjectsShowCommand(c), newObjectsAnnounceCommand(c), newObjectsOverwriteCommand(c))
 }
 
 var objectList = listCommand[versioning.View]{
@@ -32,70 +34,56 @@ var objectList = listCommand[versioning.View]{
 	params: admin.ObjectParams,
 	query:  admin.Objects,
 	columns: []column[versioning.View]{
-		{"SOURCE", func(o versioning.View) string { return o.Source }},
-		{"ACCOUNT", func(o versioning.View) string { return o.Account }},
-		{"TYPE", func(o versioning.View) string { return o.ObjectType }},
-		{"ID", func(o versioning.View) string { return o.ObjectID }},
-		{"REVISION", func(o versioning.View) string { return strconv.FormatInt(o.Revision, 10) }},
+		{"SOURCE", func(o versioning.View) any { return o.Source }},
+		{"ACCOUNT", func(o versioning.View) any { return o.Account }},
+		{"TYPE", func(o versioning.View) any { return o.ObjectType }},
+		{"ID", func(o versioning.View) any { return o.ObjectID }},
+		{"REVISION", func(o versioning.View) any { return o.Revision }},
 		{"FLAGS", describeFlags},
-		{"UPDATED", func(o versioning.View) string { return o.UpdatedAt.String() }},
-		{"LAST EVENT", func(o versioning.View) string { return strconv.FormatInt(o.LastEventID, 10) }},
+		{"UPDATED", func(o versioning.View) any { return o.UpdatedAt }},
+		{"LAST EVENT", func(o versioning.View) any { return o.LastEventID }},
 	},
 	emptyText: "No objects.",
 	notes:     stagedRebuilds,
 }
 
 // describeFlags lists the states that a reader must know before trusting the object.
-func describeFlags(o versioning.View) string {
-	text := ""
+func describeFlags(o versioning.View) any {
+	var names []string
 	for _, f := range []struct {
 		set  bool
 		name string
 	}{{o.Deleted, "deleted"}, {o.Ambiguous, "ambiguous"}, {!o.RefetchAfter.IsZero(), "refetch pending"},
 		{o.Sanitized, "sanitized"},
 		{o.Redacted, "redacted"}} {
-		if f.set && text != "" {
-			text += ", "
-		}
 		if f.set {
-			text += f.name
+			names = append(names, f.name)
 		}
 	}
-	return text
+	return strings.Join(names, ", ")
 }
 
 func newObjectsShowCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "show SOURCE TYPE ID",
-		Short: "Show an object: its state, version, flags and last event",
-		Example: `  postern objects show stripe subscription sub_1Postern0Team0001
+	return command{
+		use: "show SOURCE TYPE ID", short: "Show an object: its state, version, flags and last event",
+		example: `  postern objects show stripe subscription sub_1Postern0Team0001
   postern objects show shop order 820982911946154508 --account demo.myshopify.com
   postern objects show stripe invoice in_1Postern0Jan0001 -o json | jq .state.status`,
-		Args: wantArgs("SOURCE", "TYPE", "ID"),
-	}
-	params := []admin.Param{{Name: "account", Help: "tenant, if several have the object"}}
-	filterFlags(cmd, params)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			view, err := admin.Object(cmd.Context(), pool, args[0], args[1], args[2], filterValues(cmd, params))
-			switch {
-			case err != nil:
-				return err
-			case c.output == "json":
-				return printJSON(cmd.OutOrStdout(), view)
-			}
-			return printObject(cmd.Context(), cmd.OutOrStdout(), pool, view)
-		})
-	}
-	return cmd
+		params: []admin.Param{{Name: "account", Help: "tenant, if several have the object"}},
+		run: func(x *call) error {
+			view, err := admin.Object(x.ctx, x.pool, x.args[0], x.args[1], x.args[2], x.values)
+			return show(x, view, err, printObject)
+		},
+	}.build(c)
 }
 
-func printObject(ctx context.Context, out io.Writer, pool *pgxpool.Pool, o *versioning.View) error {
-	last, outcome, err := describeLastEvent(ctx, pool, o.LastEventID)
+func printObject(x *call, o *versioning.View) error {
+	last, outcome, err := describeLastEvent(x.ctx, x.pool, o.LastEventID)
 	if err != nil {
 		return err
 	}
-	err = printFields(out, "object", describeObject(o.ObjectType, o.ObjectID), "source", o.Source, "account", o.Account,
+	err = printFields(x.out, "object", describeObject(o.ObjectType, o.ObjectID), "source", o.Source, "account",
+		o.Account,
 		"version", o.Version.String()+versionKind(o.Version), "revision", fmt.Sprintf("%d, changed %s", o.Revision,
 			o.UpdatedAt), "deleted", yesOrNo(o.Deleted, "yes: deleted at the provider; the last known state is below"),
 		"ambiguous", yesOrNo(o.Ambiguous, "yes: different contents of exactly the same version; a fixed rule chose "+
@@ -109,7 +97,7 @@ func printObject(ctx context.Context, out io.Writer, pool *pgxpool.Pool, o *vers
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "\nState\n%s\n", indentJSON(o.State))
+	_, err = fmt.Fprintf(x.out, "\nState\n%s\n", indentJSON(o.State))
 	return err
 }
 
@@ -159,42 +147,29 @@ func describeVersion(b json.RawMessage) string {
 }
 
 func newObjectsAnnounceCommand(c *cli) *cobra.Command {
-	var source, objectType, reason string
-	var yes bool
-	cmd := &cobra.Command{
-		Use:   "announce",
-		Short: "Publish objects of the mirror to the feed of changes again",
-		Long: `Publish every object of the mirror to postern.changes again, with its current revision.
+	return command{
+		use: "announce", short: "Publish objects of the mirror to the feed of changes again",
+		long: `Publish every object of the mirror to postern.changes again, with its current revision.
 Use it for a new consumer, or after the stream has lost changes that are too old to be published
 again. Consumers that keep the highest revision of each object are not affected. The running
 processors publish within about a second. The command asks first.`,
-		Example: `  postern objects announce
+		example: `  postern objects announce
   postern objects announce --source stripe --type subscription --yes`,
-		Args: wantArgs(),
-	}
-	addReasonFlag(cmd, &reason)
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
-	cmd.Flags().StringVar(&source, "source", "", "only objects of this `source`")
-	cmd.Flags().StringVar(&objectType, "type", "", "only objects of this `type`")
-	cmd.Flags().StringVar(&objectType, "object-type", "",
-		"the same as --type, with the name used for events and outcomes")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			if ok, err := confirmWithUser(cmd, announceQuestion(source, objectType), yes); err != nil || !ok {
+		flags: []flag{reasonFlag, yesFlag, {"source", "only objects of this `source`", true},
+			{"type", "only objects of this `type`", true},
+			{"object-type", "the same as --type, with the name used for events and outcomes", true}},
+		run: func(x *call) error {
+			source, objectType := x.text("source"), cmp.Or(x.text("object-type"), x.text("type"))
+			if ok, err := x.confirm(announceQuestion(source, objectType)); err != nil || !ok {
 				return err
 			}
-			n, err := admin.Announce(cmd.Context(), pool, source, objectType, operatorWithReason(reason))
+			n, err := admin.Announce(x.ctx, x.pool, source, objectType, x.requester())
 			if err != nil {
 				return err
 			}
-			if c.output == "json" {
-				return printJSON(cmd.OutOrStdout(), map[string]int{"objects": n})
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s will be announced.\n", countOf(n, "object"))
-			return err
-		})
-	}
-	return cmd
+			return x.printf(map[string]int{"objects": n}, "%s will be announced.", countOf(n, "object"))
+		},
+	}.build(c)
 }
 
 // announceQuestion names the objects that the command publishes again.
@@ -210,4 +185,127 @@ func announceQuestion(source, objectType string) string {
 		chosen += " of source " + escapeControl(source)
 	}
 	return "Publish " + chosen + " to the feed of changes again?"
+}
+
+// accountParam is the account of the object that the arguments name.
+var accountParam = admin.Param{Name: "account", Help: "tenant inside the source (default: the account with this " +
+	"object in the mirror, else the account of the API key)"}
+
+// objectValues returns the values of the flags and the object that the arguments name.
+func (x *call) objectValues() url.Values {
+	for i, name := range []string{"source", "type", "object_id"} {
+		x.values.Set(name, x.args[i])
+	}
+	return x.values
+}
+
+func newObjectsOverwriteCommand(c *cli) *cobra.Command {
+	return command{
+		use: "overwrite SOURCE TYPE ID", short: "Overwrite an object with its current state at the provider",
+		long: `Refetch an object from the provider's API and let the response overwrite everything
+that the mirror has, even a final tombstone or a version in the future. Everything received before
+is ignored for the object from now on, also in a replay or a rebuild, and also if it arrives late or
+again. Later events apply as usual. The log keeps the actor and the reason with the refetch, and so
+does the ledger of runs.
+
+Use it for what the mirror cannot detect: an object that was deleted for good and exists again, or a
+delete by mistake. For a normal refetch use postern reconcile SOURCE --type TYPE --object ID. A
+running processor executes the run.`,
+		example: `  postern objects overwrite stripe customer cus_1 --reason ` +
+			`'deleted by mistake, and restored by the provider: ticket 12'
+  postern objects overwrite stripe customer cus_1 --account acct_1 --reason 'ticket 13' --yes`,
+		params: []admin.Param{accountParam, {Name: "reason", Help: "the reason; required, kept with the object"},
+			{Name: "idempotency_key", Help: "a name of your choice; a second request with it gets the same run"}},
+		flags: []flag{yesFlag, noWaitFlag},
+		check: func(x *call) error {
+			return x.requireReason(": it is kept with the refetch that overwrites the object")
+		},
+		run: overwriteObject,
+	}.build(c)
+}
+
+func overwriteObject(x *call) error {
+	if ok, err := x.confirm(fmt.Sprintf("Overwrite all local history of %s with the provider's current state?",
+		escapeControl(describeObject(x.args[1], x.args[2])))); err != nil || !ok {
+		return err
+	}
+	created, err := admin.OverwriteObject(x.ctx, x.pool, x.objectValues(), operator())
+	if err := x.showOrWatch(created, err); err != nil || x.has("no-wait") || x.json() {
+		return err
+	}
+	r, err := runs.Show(x.ctx, x.pool, created.Run.ID)
+	if err != nil || r.Status != runs.Done {
+		return err
+	}
+	if r.Counts[reconcile.Absent] > 0 {
+		return printReconciled(x, r.ID)
+	}
+	var o reconcile.Params
+	if err := json.Unmarshal(r.Params, &o); err != nil {
+		return fmt.Errorf("read the parameters of run %d: %w", r.ID, err)
+	}
+	object, err := admin.Object(x.ctx, x.pool, o.Input["source"], o.Type, o.ID, url.Values{"account": {o.Account}})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(x.out)
+	return printObject(x, object)
+}
+
+func newRefetchesCommand(c *cli) *cobra.Command {
+	return group("refetches", "List, add and cancel refetches of objects from the provider's API",
+		listCommand[refetch.Request]{
+			subject: "objects whose refetch is pending: why, when it is due, and why the last attempt failed",
+			example: "  postern refetches list --source stripe",
+			params:  admin.RefetchParams,
+			query:   admin.Refetches,
+			columns: []column[refetch.Request]{
+				{"SOURCE", func(h refetch.Request) any { return h.Source }},
+				{"ACCOUNT", func(h refetch.Request) any { return h.Account }},
+				{"OBJECT", func(h refetch.Request) any { return describeObject(h.ObjectType, h.ObjectID) }},
+				{"REASON", func(h refetch.Request) any { return h.Reason }},
+				{"REQUESTED BY", func(h refetch.Request) any { return h.RequestedBy }},
+				{"CREATED", func(h refetch.Request) any { return h.RequestedAt }},
+				{"DUE", func(h refetch.Request) any {
+					if h.Suspended {
+						return "suspended"
+					}
+					return h.Due
+				}},
+				{"ATTEMPTS", func(h refetch.Request) any { return h.Attempts }},
+				{"LEASED BY", func(h refetch.Request) any { return h.LeaseOwner }},
+				{"ERROR", func(h refetch.Request) any { return h.Error }},
+			},
+			emptyText: "No refetch is pending.",
+		}.newCommand(c),
+		newRefetchCommand(c, command{
+			use: "add SOURCE TYPE ID", short: "Request the refetch of an object by a running processor",
+			long: `Request that a running processor refetches an object from the provider's API, within
+the rate budget. Several requests for one object cause one refetch. The log keeps the actor and the
+reason with it. The command does not wait: postern reconcile SOURCE --type TYPE --object ID does the
+same as a run and waits for its result.`,
+			example: `  postern refetches add stripe customer cus_1 --reason 'finance reports a wrong address'
+  postern refetches add stripe customer cus_1 --account acct_1`,
+			params: []admin.Param{accountParam, {Name: "reason", Help: "the reason; kept with the refetch"}},
+		}, admin.AddRefetch, "will be refetched."),
+		newRefetchCommand(c, command{
+			use:   "cancel SOURCE TYPE ID",
+			short: "Cancel the refetch of an object; it is requested again if the mirror is still ambiguous",
+			example: `  postern refetches cancel stripe customer cus_1
+  postern refetches cancel stripe customer cus_1 --account acct_1`,
+			params: []admin.Param{accountParam, {Name: "reason", Help: reasonFlag.help}},
+		}, admin.CancelRefetch, "is not refetched for this request."))
+}
+
+// newRefetchCommand completes a command that changes the refetch of an object and prints it.
+func newRefetchCommand(c *cli, s command, change func(context.Context, *pgxpool.Pool, url.Values,
+	admin.Requester) (*refetch.Request, error), result string) *cobra.Command {
+	s.run = func(x *call) error {
+		h, err := change(x.ctx, x.pool, x.objectValues(), operator())
+		if err != nil {
+			return err
+		}
+		return x.printf(h, "%s of source %s %s", describeObject(h.ObjectType, h.ObjectID), h.Source, result)
+	}
+	return s.build(c)
 }

@@ -3,18 +3,23 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode"
+
+	"github.com/postern-gateway/postern/internal/terminal"
 )
 
 // column is a column of a table.
 type column[T any] struct {
 	title string
-	cell  func(T) string
+	cell  func(T) any
 }
 
 // listPrinter prints a list in several parts, as a table or as one JSON array.
@@ -60,10 +65,22 @@ func (s *listPrinter[T]) add(items []T) error {
 		fmt.Fprintln(w, s.joinCells(func(c column[T]) string { return c.title }))
 	}
 	for _, item := range items {
-		fmt.Fprintln(w, s.joinCells(func(c column[T]) string { return orDash(escapeControl(c.cell(item))) }))
+		fmt.Fprintln(w, s.joinCells(func(c column[T]) string { return orDash(escapeControl(toText(c.cell(item)))) }))
 	}
 	s.printed += len(items)
 	return w.Flush()
+}
+
+// toText formats a value; nil and a nil pointer become "".
+func toText(value any) string {
+	v := reflect.ValueOf(value)
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if !v.IsValid() {
+		return ""
+	}
+	return fmt.Sprint(v.Interface())
 }
 
 func (s *listPrinter[T]) joinCells(cell func(column[T]) string) string {
@@ -107,6 +124,17 @@ func (s *listPrinter[T]) end() error {
 		_, err = fmt.Fprintln(s.out, s.emptyText)
 	}
 	return err
+}
+
+// printList prints a complete list.
+func printList[T any](x *call, items []T, columns []column[T], emptyText string) error {
+	list := &listPrinter[T]{out: x.out, json: x.json(), columns: columns, emptyText: emptyText}
+	return errors.Join(list.add(items), list.end())
+}
+
+// printTable prints rows as a table, whatever the format of the output; nothing without rows.
+func printTable[T any](out io.Writer, items []T, columns []column[T]) error {
+	return (&listPrinter[T]{out: out, columns: columns}).add(items)
 }
 
 // printJSON prints one object.
@@ -164,12 +192,64 @@ func indentJSON(body []byte) string {
 }
 
 // printFields prints aligned lines of a name and a value, without empty values.
-func printFields(out io.Writer, pairs ...string) error {
+func printFields(out io.Writer, pairs ...any) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			fmt.Fprintf(w, "%s\t%s\n", pairs[i], escapeControl(pairs[i+1]))
+		if text := toText(pairs[i+1]); text != "" {
+			fmt.Fprintf(w, "%s\t%s\n", pairs[i], escapeControl(text))
 		}
 	}
 	return w.Flush()
+}
+
+// progress shows the state of a long command: on a terminal in one line that it updates, otherwise
+// in a new line at an interval.
+type progress struct {
+	out io.Writer
+	// screen is out if out is a terminal.
+	screen *terminal.Screen
+	// interval is the time between lines without a terminal; 0 prints none.
+	interval  time.Duration
+	quiet     bool
+	printedAt time.Time
+	printed   bool
+}
+
+func newProgress(out io.Writer, interval time.Duration, quiet bool) progress {
+	screen, _ := out.(*terminal.Screen)
+	return progress{out: out, screen: screen, interval: interval, quiet: quiet}
+}
+
+// due reports whether the state is to be shown now, and assumes that it is.
+func (p *progress) due(now time.Time) bool {
+	if p.quiet || p.screen == nil && (p.interval == 0 || now.Sub(p.printedAt) < p.interval) {
+		return false
+	}
+	p.printedAt = now
+	return true
+}
+
+// show prints the state.
+func (p *progress) show(line string) {
+	p.printed = true
+	if p.screen != nil {
+		_ = p.screen.Line(line)
+	} else {
+		fmt.Fprintln(p.out, line)
+	}
+}
+
+// above prints another line between two states.
+func (p *progress) above(text string) {
+	if p.screen != nil {
+		_ = p.screen.Line("")
+	}
+	fmt.Fprintln(p.out, text)
+}
+
+// finish ends the line on a terminal.
+func (p *progress) finish() {
+	if p.screen != nil && p.printed {
+		fmt.Fprintln(p.out)
+	}
 }

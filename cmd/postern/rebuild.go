@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/admin"
@@ -18,94 +16,64 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// rebuildFlags are the flags of `postern rebuild`.
-type rebuildFlags struct {
-	yes, noWait, compare, check bool
-}
-
 func newRebuildCommand(c *cli) *cobra.Command {
-	var r rebuildFlags
-	cmd := &cobra.Command{
-		Use:   "rebuild",
-		Short: "Rebuild the objects of a source from the log, compare them with the live objects, and swap",
-		Long: `Rebuild the objects of a source from the log with the current rules and configuration:
+	cmd := command{
+		use:   "rebuild",
+		short: "Rebuild the objects of a source from the log, compare them with the live objects, and swap",
+		long: `Rebuild the objects of a source from the log with the current rules and configuration:
 after a change in how a provider is read, or to verify that the mirror matches the log.
 
 A running processor stages the objects separately. The live objects stay and continue with live
 events. Then the run is paused for a decision: compare shows the differences and their reasons, swap
 replaces the live objects in one transaction, discard deletes the staged objects. --yes swaps
 automatically. After a crash the run continues. Each source can have one open rebuild.`,
-		Example: `  postern rebuild --source stripe --compare
+		example: `  postern rebuild --source stripe --compare
   postern rebuild --source stripe --type invoice --yes --reason 'invoices are read by their own version now'
   postern rebuild compare 7 --check
   postern rebuild swap 7 --yes`,
-		Args: wantArgs(),
-	}
-	filterFlags(cmd, admin.RebuildParams)
-	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "swap as soon as all objects are staged")
-	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run and exit")
-	cmd.Flags().BoolVar(&r.compare, "compare", false, "compare when all objects are staged")
-	addCheckFlag(cmd, &r.check, "with --compare: ")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := r.validate(); err != nil {
-			return err
-		}
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			return r.run(cmd, c, pool, filterValues(cmd, admin.RebuildParams))
-		})
-	}
-	cmd.AddCommand(newRebuildCompareCommand(c))
-	for _, decision := range []struct{ name, short string }{
-		{"swap", "Replace the live objects with the staged objects of a rebuild"},
-		{"discard", "Discard the staged objects of a rebuild and end it"},
-	} {
-		cmd.AddCommand(newRebuildDecisionCommand(c, decision.name, decision.short))
-	}
+		params: admin.RebuildParams,
+		flags: []flag{noWaitFlag, {yesFlag.name, "swap as soon as all objects are staged", false},
+			{"compare", "compare when all objects are staged", false},
+			{"check", "with --compare: " + checkHelp, false}},
+		check: func(x *call) error {
+			switch {
+			case x.has("compare") && x.has("yes"):
+				return usagef("--yes swaps, and then there is nothing to compare: give --compare or --yes")
+			case x.has("compare") && x.has("no-wait"):
+				return usagef("--compare waits until all objects are staged: give --compare or --no-wait")
+			case x.has("check") && !x.has("compare"):
+				return usagef("--check needs a comparison: give --compare too")
+			}
+			return nil
+		},
+		run: startRebuild,
+	}.build(c)
+	cmd.AddCommand(newRebuildCompareCommand(c), newRebuildDecisionCommand(c, command{use: "swap RUN",
+		short: "Replace the live objects with the staged objects of a rebuild",
+		flags: []flag{yesFlag, reasonFlag, noWaitFlag}}, "Replace the live objects with the staged objects of "+
+		"rebuild %d?"),
+		newRebuildDecisionCommand(c, command{use: "discard RUN",
+			short: "Discard the staged objects of a rebuild and end it", flags: []flag{yesFlag, reasonFlag}},
+			"Discard the staged objects of rebuild %d?"))
 	return cmd
 }
 
-// addCheckFlag adds --check. The condition says what the flag needs; "" for nothing.
-func addCheckFlag(cmd *cobra.Command, check *bool, condition string) {
-	cmd.Flags().BoolVar(check, "check", false, condition+"exit status 1 unless all objects are staged and equal")
-}
+const checkHelp = "exit status 1 unless all objects are staged and equal"
 
-func (r *rebuildFlags) validate() error {
-	switch {
-	case r.compare && r.yes:
-		return usagef("--yes swaps, and then there is nothing to compare: give --compare or --yes")
-	case r.compare && r.noWait:
-		return usagef("--compare waits until all objects are staged: give --compare or --no-wait")
-	case r.check && !r.compare:
-		return usagef("--check needs a comparison: give --compare too")
+func startRebuild(x *call) error {
+	created, err := admin.Rebuild(x.ctx, x.pool, x.values, x.has("yes"), operator())
+	if err != nil || !x.has("compare") {
+		return x.showOrWatch(created, err)
 	}
-	return nil
-}
-
-func (r *rebuildFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
-	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	created, err := admin.Rebuild(ctx, pool, values, r.yes, operator())
-	switch {
-	case err != nil:
-		return err
-	case r.noWait:
-		return showOrWatch(cmd, c, pool, created, nil, true)
+	x.printEarlier(created)
+	watched := *x
+	if x.json() {
+		watched.out = io.Discard // the JSON output is only the comparison
 	}
-	printEarlier(out, c, created)
-	watchOut := out
-	if r.compare && c.output == "json" {
-		watchOut = io.Discard // the JSON output is only the comparison
-	}
-	if err := watchRun(ctx, watchOut, c, pool, created.Run.ID); err != nil {
+	if err := watched.watchRun(created.Run.ID); err != nil {
 		return err
 	}
-	current, err := runs.Show(ctx, pool, created.Run.ID)
-	switch {
-	case err != nil:
-		return err
-	case r.compare:
-		err = printComparison(ctx, out, c, pool, current.ID, r.check)
-	}
-	return err
+	return printComparison(x, created.Run.ID)
 }
 
 // describeDecision names the commands with which an operator compares, swaps or discards a staged
@@ -127,8 +95,8 @@ func swapRequested(r *runs.Run) bool {
 
 // stagedRebuilds lists the rebuilds of the source that await a decision. Until then the live
 // objects do not change.
-func stagedRebuilds(ctx context.Context, pool *pgxpool.Pool, values url.Values) (lines []string, err error) {
-	page, err := admin.Runs(ctx, pool, url.Values{"job": {rebuild.Job}, "status": {string(runs.Paused)}})
+func stagedRebuilds(x *call) (lines []string, err error) {
+	page, err := admin.Runs(x.ctx, x.pool, url.Values{"job": {rebuild.Job}, "status": {string(runs.Paused)}})
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +105,7 @@ func stagedRebuilds(ctx context.Context, pool *pgxpool.Pool, values url.Values) 
 		if err := json.Unmarshal(page.Items[i].Params, &params); err != nil {
 			return nil, fmt.Errorf("read the parameters of run %d: %w", page.Items[i].ID, err)
 		}
-		choice, source := describeDecision(&page.Items[i]), values.Get("source")
+		choice, source := describeDecision(&page.Items[i]), x.values.Get("source")
 		if choice != "" && (source == "" || source == params.Input["source"]) {
 			lines = append(lines, fmt.Sprintf("the objects of source %s are those from before rebuild %d, which is "+
 				"awaiting decision: %s", params.Input["source"], page.Items[i].ID, choice))
@@ -147,84 +115,50 @@ func stagedRebuilds(ctx context.Context, pool *pgxpool.Pool, values url.Values) 
 }
 
 func newRebuildCompareCommand(c *cli) *cobra.Command {
-	var check bool
-	cmd := &cobra.Command{
-		Use: "compare RUN", Short: "Compare the staged objects of a rebuild with the live objects",
-		Long: `Compare the staged objects of a rebuild with the live objects: how many are equal, and
+	return command{
+		use: "compare RUN", short: "Compare the staged objects of a rebuild with the live objects",
+		long: `Compare the staged objects of a rebuild with the live objects: how many are equal, and
 for each other one the differences and their reason according to the outcomes. Equal objects have
 the same version, tied states, times, state, flags and rule version. A pending refetch may depend on
 the order of arrival and is counted separately. Objects with an event that the rebuild has not read
 yet are ahead, not wrong: resume the run to catch up.`,
-		Example: "  postern rebuild compare 7\n  postern rebuild compare 7 --check -o json", Args: wantArgs("RUN"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := parseID(args[0], "postern runs list")
-			if err != nil {
-				return err
-			}
-			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				return printComparison(cmd.Context(), cmd.OutOrStdout(), c, pool, run, check)
-			})
-		},
-	}
-	addCheckFlag(cmd, &check, "")
-	return cmd
+		example: "  postern rebuild compare 7\n  postern rebuild compare 7 --check -o json",
+		ids:     "postern runs list",
+		flags:   []flag{{"check", checkHelp, false}},
+		run:     func(x *call) error { return printComparison(x, x.ids[0]) },
+	}.build(c)
 }
 
-// newRebuildDecisionCommand builds the commands swap and discard. After a swap the command waits
-// for the end of the run.
-func newRebuildDecisionCommand(c *cli, name, short string) *cobra.Command {
-	var noWait, yes bool
-	var reason string
-	cmd := &cobra.Command{
-		Use: name + " RUN", Short: short, Example: "  postern rebuild " + name + " 7", Args: wantArgs("RUN"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := parseID(args[0], "postern runs list")
-			if err != nil {
+// newRebuildDecisionCommand completes the commands swap and discard. They ask for confirmation if
+// the run is an open rebuild. After a swap the command waits for the end of the run.
+func newRebuildDecisionCommand(c *cli, s command, question string) *cobra.Command {
+	name, _, _ := strings.Cut(s.use, " ")
+	s.example, s.ids = "  postern rebuild "+name+" 7", "postern runs list"
+	s.run = func(x *call) error {
+		r, err := runs.Show(x.ctx, x.pool, x.ids[0])
+		if err != nil {
+			return err
+		}
+		if r.Job == rebuild.Job && !r.Status.Ended() {
+			if ok, err := x.confirm(fmt.Sprintf(question, r.ID)); err != nil || !ok {
 				return err
 			}
-			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				if ok, err := confirmDecision(cmd, pool, run, name, yes); err != nil || !ok {
-					return err
-				}
-				found, err := admin.ChangeRebuild(cmd.Context(), pool, run, name, operatorWithReason(reason))
-				if err != nil {
-					return err
-				}
-				if noWait || found.Status.Ended() {
-					return printRun(cmd.OutOrStdout(), c, found)
-				}
-				return watchRun(cmd.Context(), cmd.OutOrStdout(), c, pool, run)
-			})
-		},
+		}
+		found, err := admin.ChangeRebuild(x.ctx, x.pool, r.ID, name, x.requester())
+		if err != nil || found.Status.Ended() {
+			return show(x, found, err, printRun)
+		}
+		return x.showOrWatch(&admin.StartedRun{Run: found}, nil)
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
-	addReasonFlag(cmd, &reason)
-	if name == "swap" {
-		cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and exit")
-	}
-	return cmd
-}
-
-// confirmDecision asks before an open rebuild is swapped or discarded. For other runs it does not
-// ask.
-func confirmDecision(cmd *cobra.Command, pool *pgxpool.Pool, run int64, name string, yes bool) (bool, error) {
-	r, err := runs.Show(cmd.Context(), pool, run)
-	if err != nil || r.Job != rebuild.Job || r.Status.Ended() {
-		return err == nil, err
-	}
-	question := fmt.Sprintf("Discard the staged objects of rebuild %d?", run)
-	if name == "swap" {
-		question = fmt.Sprintf("Replace the live objects with the staged objects of rebuild %d?", run)
-	}
-	return confirmWithUser(cmd, question, yes)
+	return s.build(c)
 }
 
 // printComparison prints a comparison page by page, and its totals.
-func printComparison(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.Pool, run int64, check bool) error {
-	p := &comparisonPrinter{out: out, json: c.output == "json", totals: map[rebuild.Kind]int64{}}
+func printComparison(x *call, run int64) error {
+	p := &comparisonPrinter{out: x.out, json: x.json(), totals: map[rebuild.Kind]int64{}}
 	values := url.Values{}
 	for {
-		page, err := admin.CompareRebuild(ctx, pool, run, values)
+		page, err := admin.CompareRebuild(x.ctx, x.pool, run, values)
 		if err != nil {
 			return err
 		}
@@ -232,7 +166,7 @@ func printComparison(ctx context.Context, out io.Writer, c *cli, pool *pgxpool.P
 			return err
 		}
 		if page.Next == nil {
-			return p.finish(page, check)
+			return p.finish(page, x.has("check"))
 		}
 		values.Set("cursor", *page.Next)
 	}
@@ -290,7 +224,7 @@ func (p *comparisonPrinter) printDifference(d *rebuild.Difference) error {
 	if d.Account != "" {
 		name += " of " + d.Account
 	}
-	lines := []string{kindLabels[d.Kind], name}
+	lines := []any{kindLabels[d.Kind], name}
 	if len(d.Parts) > 0 {
 		lines = append(lines, "  differs in", strings.Join(d.Parts, ", "))
 	}

@@ -1,39 +1,33 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/reconcile"
-	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// reconcileFlags are the parameters of a reconciliation that become string flags: all except the
-// source argument and the boolean flags.
-var reconcileFlags = slices.DeleteFunc(slices.Clone(admin.ReconcileParams), func(p admin.Param) bool {
-	return slices.Contains([]string{"source", "all_accounts", "dry_run", "objects", "full"}, p.Name)
-})
+// reconcileSwitches are the parameters of a reconciliation that are flags without a value.
+var reconcileSwitches = []flag{
+	{"all-accounts", "create a run for each account in the configuration or the mirror (Stripe Connect)", false},
+	{"dry-run", "only count; append nothing", false},
+	{"objects", "compare all objects that the API lists with the mirror", false},
+	{"full", "list all objects, also where the API can list only the changed ones", false},
+}
 
 func newReconcileCommand(c *cli) *cobra.Command {
-	var noWait bool
-	var dryRun, allAccounts, objects, full bool
-	cmd := &cobra.Command{
-		Use:   "reconcile SOURCE",
-		Short: "Compare the log with the provider's API and add missing events",
-		Long: `Compare the log with the provider's API (sources.NAME.api in the configuration) and
+	return command{
+		use: "reconcile SOURCE", short: "Compare the log with the provider's API and add missing events",
+		long: `Compare the log with the provider's API (sources.NAME.api in the configuration) and
 append the events that the provider has sent and the log lacks. With --type and --object, append the
 current state of that object. Appended events are processed like all others.
 
@@ -56,78 +50,65 @@ reconcile.exclude exclude and those whose previous run is still open. The comman
 one, and the exit status is 1 if any failed.
 
 With --dry-run it only counts: nothing is appended, and the log does not count as complete.`,
-		Example: `  postern reconcile stripe
+		example: `  postern reconcile stripe
   postern reconcile stripe --since 6h --dry-run
   postern reconcile stripe --objects --dry-run
   postern reconcile stripe --type customer --full
   postern reconcile stripe --all-accounts --since 6h
   postern reconcile stripe --account acct_1 --type customer --object cus_1 --reason 'finance reports a wrong address'`,
-		Args: wantArgs("SOURCE"),
-	}
-	filterFlags(cmd, reconcileFlags)
-	cmd.Flags().BoolVar(&allAccounts, "all-accounts", false,
-		"create a run for each account in the configuration or the mirror (Stripe Connect)")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count; append nothing")
-	cmd.Flags().BoolVar(&objects, "objects", false, "compare all objects that the API lists with the mirror")
-	cmd.Flags().BoolVar(&full, "full", false, "list all objects, also where the API can list only the changed ones")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not watch: print the run and exit")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		values := filterValues(cmd, reconcileFlags)
-		values.Set("source", args[0])
-		for name, set := range map[string]bool{"all_accounts": allAccounts, "dry_run": dryRun, "objects": objects,
-			"full": full} {
-			if set {
-				values.Set(name, "true")
-			}
-		}
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			return runReconcile(cmd, c, pool, values, noWait)
-		})
-	}
-	return cmd
+		params: slices.DeleteFunc(slices.Clone(admin.ReconcileParams), func(p admin.Param) bool {
+			return p.Name == "source" || slices.ContainsFunc(reconcileSwitches,
+				func(f flag) bool { return f.name == flagName(p.Name) })
+		}),
+		flags: append([]flag{noWaitFlag}, reconcileSwitches...),
+		run:   startReconcile,
+	}.build(c)
 }
 
-func runReconcile(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values, noWait bool) error {
-	created, err := admin.Reconcile(cmd.Context(), pool, values, operator())
-	if err := showOrWatch(cmd, c, pool, created, err, noWait); err != nil || noWait {
+func startReconcile(x *call) error {
+	x.values.Set("source", x.args[0])
+	for _, f := range reconcileSwitches {
+		if x.has(f.name) {
+			x.values.Set(strings.ReplaceAll(f.name, "-", "_"), "true")
+		}
+	}
+	created, err := admin.Reconcile(x.ctx, x.pool, x.values, operator())
+	if err := x.showOrWatch(created, err); err != nil || x.has(noWaitFlag.name) {
 		return err
 	}
-	accountRuns, err := reconcile.StartedRuns(cmd.Context(), pool, created.Run.ID)
+	accountRuns, err := reconcile.StartedRuns(x.ctx, x.pool, created.Run.ID)
 	switch {
 	case err != nil:
 		return err
 	case len(accountRuns) > 0:
-		return watchAccountRuns(cmd, c, pool, accountRuns)
-	case c.output == "json":
-		return nil
+		return watchAccountRuns(x, accountRuns)
 	}
-	return printReconciled(cmd.Context(), cmd.OutOrStdout(), pool, created.Run.ID)
+	return printReconciled(x, created.Run.ID)
 }
 
 // watchAccountRuns watches the runs of all accounts, also after one fails.
-func watchAccountRuns(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, accountRuns []int64) error {
-	ctx, out := cmd.Context(), cmd.OutOrStdout()
+func watchAccountRuns(x *call, accountRuns []int64) error {
 	var failures []error
 	for _, run := range accountRuns {
-		if c.output != "json" {
-			fmt.Fprintln(out)
+		if !x.json() {
+			fmt.Fprintln(x.out)
 		}
-		err := watchRun(ctx, out, c, pool, run)
-		if err == nil && c.output != "json" {
-			err = printReconciled(ctx, out, pool, run)
+		err := x.watchRun(run)
+		if err == nil {
+			err = printReconciled(x, run)
 		}
 		failures = append(failures, err)
-		if ctx.Err() != nil {
+		if x.ctx.Err() != nil {
 			break
 		}
 	}
 	return errors.Join(failures...)
 }
 
-// printReconciled prints the result of a reconciliation that is done.
-func printReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run int64) error {
-	r, err := runs.Show(ctx, pool, run)
-	if err != nil || r.Status != runs.Done {
+// printReconciled prints the result of a reconciliation that is done, as text.
+func printReconciled(x *call, run int64) error {
+	r, err := runs.Show(x.ctx, x.pool, run)
+	if err != nil || r.Status != runs.Done || x.json() {
 		return err
 	}
 	var o reconcile.Params
@@ -138,21 +119,21 @@ func printReconciled(ctx context.Context, out io.Writer, pool *pgxpool.Pool, run
 		return nil // it created no run, because the runs of all accounts are still open; its counts show that
 	}
 	if r.Counts[reconcile.Disconnected] > 0 {
-		_, err := fmt.Fprintf(out, "\nThe account is disconnected: the API key no longer has access to it. It was "+
+		_, err := fmt.Fprintf(x.out, "\nThe account is disconnected: the API key no longer has access to it. It was "+
 			"skipped, and this run verified nothing of it: postern drift show --source %s\n",
 			escapeControl(o.Input["source"]))
 		return err
 	}
 	if o.Scope == reconcile.Objects {
-		return printReport(ctx, out, pool, run)
+		return printReport(x, run)
 	}
-	since, until, err := reconcile.Watermark(ctx, pool, o.Source, o.Account, o.Scope)
+	since, until, err := reconcile.Watermark(x.ctx, x.pool, o.Source, o.Account, o.Scope)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "\n%s\n", escapeControl(describeReconciled(&o, r.Counts, since, until)))
+	_, err = fmt.Fprintf(x.out, "\n%s\n", escapeControl(describeReconciled(&o, r.Counts, since, until)))
 	if n := r.Counts[reconcile.SkewSeconds]; n > 0 && err == nil {
-		_, err = fmt.Fprintf(out, "%s\n", describeClockSkew(n))
+		_, err = fmt.Fprintf(x.out, "%s\n", describeClockSkew(n))
 	}
 	return err
 }
@@ -207,9 +188,7 @@ func describeReconcileCounts(counts map[string]int64) string {
 		reconcile.Unrepaired, reconcile.NotListable, reconcile.SkippedTypes, reconcile.SkippedParts,
 		reconcile.Undelivered,
 		reconcile.Conflicting, reconcile.Rejected, reconcile.Absent} {
-		if n := counts[what]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, strings.ReplaceAll(what, "_", " ")))
-		}
+		parts = appendCounts(parts, counts, what, strings.ReplaceAll(what, "_", " "))
 	}
 	if counts[reconcile.Disconnected] > 0 {
 		parts = append(parts, "the account is disconnected")
@@ -218,29 +197,4 @@ func describeReconcileCounts(counts map[string]int64) string {
 		parts = append(parts, fmt.Sprintf("clocks differ by %d s", n))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// describeProgress says how far a run has read: a position in the log, or a provider's time.
-func describeProgress(r *runs.Run) (label, text string) {
-	switch {
-	case r.Bound == 0 || r.Cursor <= 1: // the run has only started
-		return "", ""
-	case r.Job != reconcile.Job && r.Cursor >= r.Bound:
-		return "log read", "completely"
-	case r.Job != reconcile.Job:
-		return "log read up to", formatEventTime(r.Cursor) + " of " + formatEventTime(r.Bound)
-	}
-	return "provider's events read up to", formatMicros(r.Cursor) + " of " + formatMicros(r.Bound)
-}
-
-func formatEventTime(id int64) string { return events.Instant{Time: events.Time(id)}.String() }
-
-func formatMicros(at int64) string { return events.Instant{Time: time.UnixMicro(at)}.String() }
-
-// describeDue says when the next attempt is due.
-func describeDue(h refetch.Request) string {
-	if h.Suspended {
-		return "suspended"
-	}
-	return h.Due.String()
 }

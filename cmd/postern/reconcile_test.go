@@ -253,7 +253,8 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 		FROM sources, unnest('{events,objects}'::text[]) w WHERE name = 'stripe'`)
 	for run := range int64(2) {
 		var out strings.Builder
-		if err := printReconciled(t.Context(), &out, b.db.Pool, run+1); err != nil ||
+		x := &call{cli: &cli{}, ctx: t.Context(), out: &out, pool: b.db.Pool}
+		if err := printReconciled(x, run+1); err != nil ||
 			!strings.HasPrefix(out.String(), "\nThe account is disconnected: ") {
 			t.Errorf("%q, %v", out.String(), err)
 		}

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/admin"
@@ -19,15 +17,10 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// redactFlags are the flags of `postern redact`.
-type redactFlags struct{ yes, noWait, preview, informed bool }
-
 func newRedactCommand(c *cli) *cobra.Command {
-	var r redactFlags
-	cmd := &cobra.Command{
-		Use:   "redact",
-		Short: "Erase the content of events, and what was derived from it, permanently",
-		Long: `Erase events permanently: body and headers, the state of objects from them, and
+	cmd := command{
+		use: "redact", short: "Erase the content of events, and what was derived from it, permanently",
+		long: `Erase events permanently: body and headers, the state of objects from them, and
 conflicts and rejected deliveries with the same content. Keys, outcomes and versions stay, so that
 duplicates are still detected and no older state returns. The audit trail keeps the actor and the
 reason. The command shows how much is selected and asks first.
@@ -40,28 +33,26 @@ A running processor executes the redaction and erases the messages that the feed
 cannot clear the data of consumers, exports and backups. Files of the database keep dead rows until
 their space is used again. Files of NATS keep messages that left a stream before, until NATS removes
 their block. Redacted data cannot be restored.`,
-		Example: `  postern redact --event evt_1 --reason 'ticket 17' --preview
+		example: `  postern redact --event evt_1 --reason 'ticket 17' --preview
   postern redact --source shop --object-type customer --object 7 --reason 'ticket 18'
   postern redact --mentions cus_1Postern,ada@example.com --reason 'ticket 19' --preview
   postern redact --source shop --path '$.customer.email' --value - --reason 'ticket 19' --yes
   postern redact pending
   postern redact --from-event 1882151976960000001 --reason 'requested by the shop'`,
-		Args: wantArgs(),
-	}
-	filterFlags(cmd, admin.RedactParams)
-	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask for confirmation")
-	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how much is selected and exit")
-	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and exit")
-	cmd.Flags().BoolVar(&r.informed, "informed", false, "with --from-event: the person has received the stored data; "+
-		"mark the request as answered and clear only the request itself")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		values := filterValues(cmd, admin.RedactParams)
-		if err := readFromStdin(cmd.InOrStdin(), values); err != nil {
-			return err
-		}
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(),
-			func(pool *pgxpool.Pool) error { return r.run(cmd, c, pool, values) })
-	}
+		params: admin.RedactParams,
+		flags: []flag{yesFlag, noWaitFlag, {"preview", "show how much is selected and exit", false},
+			{"informed", "with --from-event: the person has received the stored data; mark the request as answered " +
+				"and clear only the request itself", false}},
+		check: func(x *call) error {
+			if !x.has("preview") {
+				if err := x.requireReason(": only the reason is kept after the redaction"); err != nil {
+					return err
+				}
+			}
+			return readFromStdin(x.in, x.values)
+		},
+		run: startRedaction,
+	}.build(c)
 	cmd.AddCommand(newRedactPendingCommand(c), redactionList.newCommand(c))
 	return cmd
 }
@@ -90,64 +81,47 @@ func readFromStdin(in io.Reader, values url.Values) error {
 // maxMentionBytes limits the input of mentions.
 const maxMentionBytes = 64 << 10
 
-func (r *redactFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
-	ctx, out, reason := cmd.Context(), cmd.OutOrStdout(), strings.TrimSpace(values.Get("reason"))
-	if reason == "" && !r.preview {
-		return usagef("give a reason with --reason: only the reason is kept after the redaction")
-	}
-	params, request, err := admin.ParseRedaction(ctx, pool, values)
+func startRedaction(x *call) error {
+	params, request, err := admin.ParseRedaction(x.ctx, x.pool, x.values)
 	if err != nil {
 		return err
 	}
-	preview, err := redaction.BuildPreview(ctx, pool, params, r.searchProgress(cmd.ErrOrStderr(), c))
+	progress := newProgress(x.errs, lineInterval, x.json())
+	progress.printedAt = time.Now()
+	preview, err := redaction.BuildPreview(x.ctx, x.pool, params, func(p redaction.Preview) {
+		if progress.due(time.Now()) {
+			progress.show(fmt.Sprintf("postern: searched %d events, %d are selected", p.Examined, p.Events))
+		}
+	})
+	progress.finish()
 	if err != nil {
 		return err
 	}
-	switch {
-	case c.output != "json":
-		fmt.Fprintln(out, describeRedactionPreview(preview, request))
-	case r.preview:
-		return printJSON(out, preview)
-	}
-	if r.preview {
-		return nil
+	if end, err := x.showPreview(preview, describeRedactionPreview(preview, request)); end {
+		return err
 	}
 	question := "Redact this permanently?"
 	if request != nil && request.Kind == provider.EraseReport {
-		if !r.informed {
+		if !x.has("informed") {
 			return usagef("event %d requests the stored data, not its erasure: send the data to the person (see "+
 				"postern events list with the object, and postern objects show), then add --informed", request.Event)
 		}
 		params, question = admin.MarkAnswered(request.Event), "Mark the request as answered, and clear it permanently?"
-	} else if r.informed {
+	} else if x.has("informed") {
 		return usagef("--informed is only for --from-event with a request for the stored data")
 	}
-	if ok, err := confirmWithUser(cmd, question, r.yes); err != nil || !ok {
+	if ok, err := x.confirm(question); err != nil || !ok {
 		return err
 	}
-	run, err := admin.Redact(ctx, pool, params, operatorWithReason(reason), preview.Events)
-	if err != nil {
+	run, err := admin.Redact(x.ctx, x.pool, params, x.requester(), preview.Events)
+	switch {
+	case err != nil:
 		return err
+	case !x.has(noWaitFlag.name):
+		return x.watchRun(run)
 	}
-	if !r.noWait {
-		return watchRun(ctx, out, c, pool, run)
-	}
-	found, err := runs.Show(ctx, pool, run)
-	if err != nil {
-		return err
-	}
-	return printRun(out, c, found)
-}
-
-// searchProgress prints at an interval how many events were searched.
-func (r *redactFlags) searchProgress(errs io.Writer, c *cli) func(redaction.Preview) {
-	printedAt := time.Now()
-	return func(p redaction.Preview) {
-		if c.output != "json" && time.Since(printedAt) >= lineInterval {
-			printedAt = time.Now()
-			fmt.Fprintf(errs, "postern: searched %d events, %d are selected\n", p.Examined, p.Events)
-		}
-	}
+	found, err := runs.Show(x.ctx, x.pool, run)
+	return show(x, found, err, printRun)
 }
 
 // notClearedText lists what a redaction does not clear.
@@ -199,8 +173,8 @@ func describeRedactionPreview(p *redaction.Preview, request *redaction.Request) 
 			"Some share a delivery with other events. A delivery has one body, so all of its events are cleared.")
 	}
 	if p.Dropped > 0 {
-		lines = append(lines, fmt.Sprintf("%s more were dropped by retention; the state that objects have from them "+
-			"is cleared.", strconv.FormatInt(p.Dropped, 10)))
+		lines = append(lines, fmt.Sprintf("%d more were dropped by retention; the state that objects have from them "+
+			"is cleared.", p.Dropped))
 	}
 	return strings.Join(append(append(lines, describeNotSelected(p)...), notClearedText), "\n")
 }
@@ -260,31 +234,27 @@ func describeTypes(types []redaction.TypeCount) (all string) {
 }
 
 var requestColumns = []column[redaction.Request]{
-	{"EVENT", func(r redaction.Request) string { return strconv.FormatInt(r.Event, 10) }},
-	{"SOURCE", func(r redaction.Request) string { return r.Source }},
-	{"TYPE", func(r redaction.Request) string { return r.Type }},
-	{"ACCOUNT", func(r redaction.Request) string { return r.Account }},
-	{"RECEIVED", func(r redaction.Request) string { return r.ReceivedAt.String() }},
-	{"DUE", func(r redaction.Request) string { return r.Due.String() }},
-	{"PROBLEM", func(r redaction.Request) string { return r.Problem }},
+	{"EVENT", func(r redaction.Request) any { return r.Event }},
+	{"SOURCE", func(r redaction.Request) any { return r.Source }},
+	{"TYPE", func(r redaction.Request) any { return r.Type }},
+	{"ACCOUNT", func(r redaction.Request) any { return r.Account }},
+	{"RECEIVED", func(r redaction.Request) any { return r.ReceivedAt }},
+	{"DUE", func(r redaction.Request) any { return r.Due }},
+	{"PROBLEM", func(r redaction.Request) any { return r.Problem }},
 }
 
 func newRedactPendingCommand(c *cli) *cobra.Command {
-	return &cobra.Command{
-		Use: "pending", Short: "List requests of senders from the last 90 days that are not answered",
-		Example: "  postern redact pending", Args: wantArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-				pending, err := redaction.PendingRequests(cmd.Context(), pool, time.Now().Add(-redaction.PendingWithin))
-				if err != nil {
-					return err
-				}
-				list := &listPrinter[redaction.Request]{out: cmd.OutOrStdout(), json: c.output == "json",
-					columns: requestColumns, emptyText: "No request is unanswered."}
-				return errors.Join(list.add(pending), list.end())
-			})
+	return command{
+		use: "pending", short: "List requests of senders from the last 90 days that are not answered",
+		example: "  postern redact pending",
+		run: func(x *call) error {
+			pending, err := redaction.PendingRequests(x.ctx, x.pool, time.Now().Add(-redaction.PendingWithin))
+			if err != nil {
+				return err
+			}
+			return printList(x, pending, requestColumns, "No request is unanswered.")
 		},
-	}
+	}.build(c)
 }
 
 var redactionList = listCommand[redaction.AuditEntry]{
@@ -292,13 +262,13 @@ var redactionList = listCommand[redaction.AuditEntry]{
 	params: admin.RedactionParams,
 	query:  admin.Redactions,
 	columns: []column[redaction.AuditEntry]{
-		{"RUN", func(d redaction.AuditEntry) string { return strconv.FormatInt(d.Run, 10) }},
-		{"EVENTS", func(d redaction.AuditEntry) string { return strconv.FormatInt(d.Events, 10) }},
-		{"OBJECTS", func(d redaction.AuditEntry) string { return strconv.FormatInt(d.Objects, 10) }},
-		{"STARTED", func(d redaction.AuditEntry) string { return d.BeganAt.String() }},
-		{"ENDED", func(d redaction.AuditEntry) string { return d.EndedAt.String() }},
-		{"ACTOR", func(d redaction.AuditEntry) string { return d.Actor }},
-		{"REASON", func(d redaction.AuditEntry) string { return d.Reason }},
+		{"RUN", func(d redaction.AuditEntry) any { return d.Run }},
+		{"EVENTS", func(d redaction.AuditEntry) any { return d.Events }},
+		{"OBJECTS", func(d redaction.AuditEntry) any { return d.Objects }},
+		{"STARTED", func(d redaction.AuditEntry) any { return d.BeganAt }},
+		{"ENDED", func(d redaction.AuditEntry) any { return d.EndedAt }},
+		{"ACTOR", func(d redaction.AuditEntry) any { return d.Actor }},
+		{"REASON", func(d redaction.AuditEntry) any { return d.Reason }},
 	},
 	emptyText: "No redactions.",
 }
@@ -308,9 +278,7 @@ func describeRedactionCounts(counts map[string]int64) string {
 	parts := []string{fmt.Sprintf("%d redacted", counts[redaction.CountEvents]),
 		countOf(int(counts[redaction.CountObjects]), "object") + " cleared"}
 	for _, what := range []string{redaction.CountConflicts, redaction.CountRejections, redaction.CountMessages} {
-		if n := counts[what]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s cleared", n, what))
-		}
+		parts = appendCounts(parts, counts, what, what+" cleared")
 	}
 	if n := counts[redaction.CountRequests]; n > 0 {
 		parts = append(parts, countOf(int(n), "request")+" not cleared, still to be answered")
@@ -318,11 +286,6 @@ func describeRedactionCounts(counts map[string]int64) string {
 	if n := counts[redaction.CountShared]; n > 0 {
 		parts = append(parts, countOf(int(n), "event")+" not cleared, because they name another person too")
 	}
-	if n := counts[redaction.CountUnread]; n > 0 {
-		parts = append(parts, fmt.Sprintf("%d could not be read", n))
-	}
-	if n := counts[redaction.CountExamined]; n > 0 {
-		parts = append(parts, fmt.Sprintf("%d searched", n))
-	}
-	return strings.Join(parts, ", ")
+	return strings.Join(appendCounts(parts, counts, redaction.CountUnread, "could not be read",
+		redaction.CountExamined, "searched"), ", ")
 }

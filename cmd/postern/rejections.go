@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,6 +16,50 @@ import (
 	"github.com/postern-gateway/postern/internal/ingest"
 )
 
+func newRejectionsCommand(c *cli) *cobra.Command {
+	return group("rejections", "List rejected deliveries with the reason for each", listCommand[ingest.Rejection]{
+		subject: "rejected deliveries, the newest first",
+		example: `  postern rejections list
+  postern rejections list --source stripe --reason wrong_signature --since 1d`,
+		params: admin.RejectionParams,
+		query:  admin.Rejections,
+		columns: []column[ingest.Rejection]{
+			{"ID", func(r ingest.Rejection) any { return r.ID }},
+			{"RECEIVED", func(r ingest.Rejection) any { return r.ReceivedAt }},
+			{"SOURCE", func(r ingest.Rejection) any { return r.Source }},
+			{"REASON", func(r ingest.Rejection) any { return r.Reason }},
+			{"DETAIL", func(r ingest.Rejection) any { return r.Detail }},
+			{"REMOTE", func(r ingest.Rejection) any { return r.Remote }},
+			{"BYTES", func(r ingest.Rejection) any { return r.Bytes }},
+		},
+		emptyText: "No rejections.",
+	}.newCommand(c), newRejectionsShowCommand(c), newRejectionsVerifyCommand(c), newRejectionsReprocessCommand(c))
+}
+
+func newRejectionsShowCommand(c *cli) *cobra.Command {
+	return command{
+		use: "show ID", short: "Show a rejected delivery: the reason, its usual cause, headers and body",
+		example: "  postern rejections show 17", ids: "postern rejections list",
+		run: func(x *call) error {
+			r, err := ingest.ShowRejection(x.ctx, x.pool, x.ids[0])
+			return show(x, r, err, printRejection)
+		},
+	}.build(c)
+}
+
+func printRejection(x *call, r *ingest.RejectionDetail) error {
+	cut := ""
+	if r.Truncated {
+		cut = ", truncated: it cannot be verified again"
+	}
+	if err := printFields(x.out, "rejection", r.ID, "source", r.Source, "received", r.ReceivedAt, "reason", r.Reason,
+		"meaning", r.Explanation, "observed", r.Detail, "remote", r.Remote, "headers", string(r.Headers),
+		"body", fmt.Sprintf("%d bytes%s", r.Bytes, cut)); err != nil {
+		return err
+	}
+	return printBody(x, r.Body)
+}
+
 // rejectionSelection holds the rejections that `postern rejections verify` and `reprocess` work on,
 // and the current configuration of the sources.
 type rejectionSelection struct {
@@ -27,64 +69,54 @@ type rejectionSelection struct {
 }
 
 func newRejectionsVerifyCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "verify [ID...]",
-		Short: "Verify rejected deliveries again with the current secrets",
-		Long: `Verify the rejections with the given IDs, or those that the flags select, as of their time
+	return command{
+		use: "verify [ID...]", short: "Verify rejected deliveries again with the current secrets",
+		long: `Verify the rejections with the given IDs, or those that the flags select, as of their time
 of receipt, with the current secrets and settings in --config FILE. The sources of a running
 postern dev need no --config. Nothing is written; postern rejections reprocess stores what is valid
 now.`,
-		Example: `  postern rejections verify 17 --config postern.yaml
+		example: `  postern rejections verify 17 --config postern.yaml
   postern rejections verify --source stripe --reason wrong_signature --since 1d --config postern.yaml`,
-		Args: cobra.ArbitraryArgs,
-	}
-	filterFlags(cmd, admin.RejectionParams)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			a, err := selectRejections(cmd.Context(), c, pool, args, filterValues(cmd, admin.RejectionParams))
+		params: admin.RejectionParams, ids: "postern rejections list", check: checkSelection,
+		run: func(x *call) error {
+			a, err := selectRejections(x)
 			if err != nil {
 				return err
 			}
-			out := &listPrinter[ingest.Reverification]{out: cmd.OutOrStdout(), json: c.output == "json",
-				columns:   verifiedColumns,
+			out := &listPrinter[ingest.Reverification]{out: x.out, json: x.json(), columns: verifiedColumns,
 				emptyText: "No rejections."}
-			if err := a.verifyEach(cmd.Context(), out.addOne); err != nil {
+			if err := a.verifyEach(x.ctx, out.addOne); err != nil {
 				return errors.Join(err, out.flush())
 			}
 			return out.end()
-		})
-	}
-	return cmd
+		},
+	}.build(c)
 }
 
 var verifiedColumns = []column[ingest.Reverification]{
-	{"ID", func(c ingest.Reverification) string { return strconv.FormatInt(c.ID, 10) }},
-	{"RECEIVED", func(c ingest.Reverification) string { return c.ReceivedAt.String() }},
-	{"SOURCE", func(c ingest.Reverification) string { return c.Source }},
-	{"VALID", func(c ingest.Reverification) string { return strconv.FormatBool(c.Verified) }},
-	{"EVENTS", func(c ingest.Reverification) string { return strconv.Itoa(len(c.Events)) }},
-	{"RESULT", func(c ingest.Reverification) string { return c.Result }},
+	{"ID", func(c ingest.Reverification) any { return c.ID }},
+	{"RECEIVED", func(c ingest.Reverification) any { return c.ReceivedAt }},
+	{"SOURCE", func(c ingest.Reverification) any { return c.Source }},
+	{"VALID", func(c ingest.Reverification) any { return c.Verified }},
+	{"EVENTS", func(c ingest.Reverification) any { return len(c.Events) }},
+	{"RESULT", func(c ingest.Reverification) any { return c.Result }},
+}
+
+func checkSelection(x *call) error {
+	if len(x.args) > 0 && len(x.values) > 0 {
+		return usagef("give either ids of rejections or flags that select them")
+	}
+	return nil
 }
 
 // selectRejections finds the rejections by their ids or by a filter.
-func selectRejections(ctx context.Context, c *cli, pool *pgxpool.Pool, args []string,
-	values url.Values) (*rejectionSelection, error) {
-	a := &rejectionSelection{pool: pool, endpoints: map[string]ingest.Endpoint{}}
-	if len(args) > 0 && len(values) > 0 {
-		return nil, usagef("give either ids of rejections or flags that select them")
-	}
-	for _, arg := range args {
-		id, err := parseID(arg, "postern rejections list")
-		if err != nil {
-			return nil, err
-		}
-		a.ids = append(a.ids, id)
-	}
-	endpoints, err := c.endpoints(config.LoadDev)
+func selectRejections(x *call) (*rejectionSelection, error) {
+	a := &rejectionSelection{pool: x.pool, endpoints: map[string]ingest.Endpoint{}, ids: x.ids}
+	endpoints, err := x.endpoints(config.LoadDev)
 	if err != nil {
 		return nil, err
 	}
-	known, err := events.RegisterSources(ctx, pool, nil)
+	known, err := events.RegisterSources(x.ctx, x.pool, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -92,9 +124,9 @@ func selectRejections(ctx context.Context, c *cli, pool *pgxpool.Pool, args []st
 		a.endpoints[e.Source.Name] = ingest.Endpoint{Number: known.Number[e.Source.Name], Config: e.Source,
 			Provider: e.Provider}
 	}
-	if len(args) == 0 {
+	if len(x.args) == 0 {
 		list := listCommand[ingest.Rejection]{query: admin.Rejections}
-		_, err = list.readPages(ctx, pool, values, 0, func(found []ingest.Rejection) error {
+		_, err = list.readPages(x.ctx, x.pool, x.values, 0, func(found []ingest.Rejection) error {
 			for _, r := range found {
 				a.ids = append(a.ids, r.ID)
 			}
@@ -131,44 +163,28 @@ func (a *rejectionSelection) verifyOne(ctx context.Context, id int64, use func(i
 	return use(checked)
 }
 
-// reprocessFlags are the flags of `postern rejections reprocess`.
-type reprocessFlags struct {
-	yes    bool
-	reason string
-}
-
 func newRejectionsReprocessCommand(c *cli) *cobra.Command {
-	var r reprocessFlags
-	cmd := &cobra.Command{
-		Use:   "reprocess [ID...] --why TEXT",
-		Short: "Store rejected deliveries that are valid now",
-		Long: `Verify rejected deliveries again, as postern rejections verify does, and store those
+	return command{
+		use: "reprocess [ID...] --why TEXT", short: "Store rejected deliveries that are valid now",
+		long: `Verify rejected deliveries again, as postern rejections verify does, and store those
 that are valid now, as the gateway would have: with their time of receipt, each event once. The log
 keeps the actor and the reason with the verification. The republisher has them applied about a
 minute later. Other deliveries stay rejected. The command shows how many are valid and asks first.
 
 Storing needs the database access of a gateway: name a gateway's configuration with --config FILE.`,
-		Example: `  postern rejections reprocess 17 --why 'the secret was rotated' --config gateway.yaml
+		example: `  postern rejections reprocess 17 --why 'the secret was rotated' --config gateway.yaml
   postern rejections reprocess --source stripe --reason wrong_signature --since 1d ` +
 			`--why 'the secret was rotated' --yes --config gateway.yaml`,
-		Args: cobra.ArbitraryArgs,
-	}
-	filterFlags(cmd, admin.RejectionParams)
-	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask for confirmation")
-	cmd.Flags().StringVar(&r.reason, "why", "", "the reason; required, kept with each event")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if strings.TrimSpace(r.reason) == "" {
-			return usagef("give a reason with --why")
-		}
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			a, err := selectRejections(cmd.Context(), c, pool, args, filterValues(cmd, admin.RejectionParams))
-			if err != nil {
-				return err
+		params: admin.RejectionParams, ids: "postern rejections list",
+		flags: []flag{yesFlag, {"why", "the reason; required, kept with each event", true}},
+		check: func(x *call) error {
+			if strings.TrimSpace(x.text("why")) == "" {
+				return usagef("give a reason with --why")
 			}
-			return r.run(cmd, c, a, len(args) > 0)
-		})
-	}
-	return cmd
+			return checkSelection(x)
+		},
+		run: reprocessValid,
+	}.build(c)
 }
 
 // reprocessed is the result of one rejection.
@@ -183,21 +199,25 @@ type reprocessed struct {
 }
 
 var reprocessedColumns = []column[reprocessed]{
-	{"REJECTION", func(r reprocessed) string { return strconv.FormatInt(r.ID, 10) }},
-	{"SOURCE", func(r reprocessed) string { return r.Source }},
-	{"EVENTS", func(r reprocessed) string { return strings.Join(r.Stored, ", ") }},
-	{"NOTE", func(r reprocessed) string { return r.Note }},
+	{"REJECTION", func(r reprocessed) any { return r.ID }},
+	{"SOURCE", func(r reprocessed) any { return r.Source }},
+	{"EVENTS", func(r reprocessed) any { return strings.Join(r.Stored, ", ") }},
+	{"NOTE", func(r reprocessed) any { return r.Note }},
 }
 
-// run verifies the rejections, asks for confirmation and stores the valid ones. If ids were given,
-// it returns an error unless all were stored.
-func (r *reprocessFlags) run(cmd *cobra.Command, c *cli, a *rejectionSelection, named bool) error {
-	ctx, valid, eventCount := cmd.Context(), 0, 0
-	err := a.verifyEach(ctx, func(c ingest.Reverification) error {
+// reprocessValid verifies the rejections, asks for confirmation and stores the valid ones. If ids
+// were given, it returns an error unless all were stored.
+func reprocessValid(x *call) error {
+	a, err := selectRejections(x)
+	if err != nil {
+		return err
+	}
+	valid, eventCount := 0, 0
+	err = a.verifyEach(x.ctx, func(c ingest.Reverification) error {
 		if c.Verified {
 			valid, eventCount = valid+1, eventCount+len(c.Events)
 		} else {
-			fmt.Fprintf(cmd.ErrOrStderr(), "rejection %d stays: %s\n", c.ID, escapeControl(c.Result))
+			fmt.Fprintf(x.errs, "rejection %d stays: %s\n", c.ID, escapeControl(c.Result))
 		}
 		return nil
 	})
@@ -205,37 +225,36 @@ func (r *reprocessFlags) run(cmd *cobra.Command, c *cli, a *rejectionSelection, 
 		return err
 	}
 	remaining := len(a.ids) - valid
-	fmt.Fprintf(cmd.ErrOrStderr(), "%d of %s valid now, with %s\n", valid, countOf(len(a.ids), "rejection"),
+	fmt.Fprintf(x.errs, "%d of %s valid now, with %s\n", valid, countOf(len(a.ids), "rejection"),
 		countOf(eventCount, "event"))
 	if valid > 0 {
-		if ok, err := confirmWithUser(cmd, "Store them in the log?", r.yes); err != nil || !ok {
+		if ok, err := x.confirm("Store them in the log?"); err != nil || !ok {
 			return err
 		}
-		if err := r.reprocess(cmd, c, a); err != nil {
+		if err := reprocess(x, a); err != nil {
 			return err
 		}
 	}
-	if named && remaining > 0 {
+	if len(x.args) > 0 && remaining > 0 {
 		return fmt.Errorf("%s not stored", countOf(remaining, "rejection"))
 	}
 	return nil
 }
 
-func (r *reprocessFlags) reprocess(cmd *cobra.Command, c *cli, a *rejectionSelection) error {
-	ctx := cmd.Context()
-	log, err := c.connectAs(ctx, cmd.ErrOrStderr(), gatewayRole, 2)
+func reprocess(x *call, a *rejectionSelection) error {
+	log, err := x.connectAs(x.ctx, x.errs, gatewayRole, 2)
 	if err != nil {
 		return fmt.Errorf(
 			"%w; storing deliveries needs a gateway's access: name a gateway's configuration with --config FILE", err)
 	}
 	defer log.Close()
-	out := &listPrinter[reprocessed]{out: cmd.OutOrStdout(), json: c.output == "json", columns: reprocessedColumns,
+	out := &listPrinter[reprocessed]{out: x.out, json: x.json(), columns: reprocessedColumns,
 		emptyText: "No deliveries were stored."}
-	err = a.verifyEach(ctx, func(c ingest.Reverification) error {
+	err = a.verifyEach(x.ctx, func(c ingest.Reverification) error {
 		if !c.Verified {
 			return nil
 		}
-		receipts, err := ingest.Reprocess(ctx, log, &c, operator().Actor, r.reason)
+		receipts, err := ingest.Reprocess(x.ctx, log, &c, operator().Actor, x.text("why"))
 		if err != nil {
 			return err
 		}
@@ -247,7 +266,7 @@ func (r *reprocessFlags) reprocess(cmd *cobra.Command, c *cli, a *rejectionSelec
 func newReprocessed(c *ingest.Reverification, receipts []events.Receipt) reprocessed {
 	r := reprocessed{ID: c.ID, Source: c.Source, Events: c.Events, Stored: []string{}}
 	for _, receipt := range receipts {
-		r.Stored = append(r.Stored, strconv.FormatInt(receipt.ID, 10))
+		r.Stored = append(r.Stored, toText(receipt.ID))
 		switch {
 		case receipt.Conflict:
 			r.Note = "the log has the event id with other content: kept as a conflict"

@@ -1,33 +1,26 @@
 package main
 
 import (
-	"bufio"
+	"encoding/json"
 	"fmt"
-	"net/url"
-	"os"
-	"os/user"
+	"io"
 	"strings"
+	"text/tabwriter"
+	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/admin"
-	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/replay"
 )
 
-// replayFlags are the flags of `postern replay`.
-type replayFlags struct {
-	yes, exact, noWait, preview, dryRunOnly, publish bool
-}
-
 func newReplayCommand(c *cli) *cobra.Command {
-	var r replayFlags
-	cmd := &cobra.Command{
-		Use:   "replay",
-		Short: "Apply stored events again",
-		Long: `Apply stored events again: those that the flags select, all without flags. The command
+	return command{
+		use: "replay", short: "Apply stored events again",
+		long: `Apply stored events again: those that the flags select, all without flags. The command
 shows how much is selected and asks first.
 
 A running processor executes the run in addition to live events, directly from the log. If that
@@ -50,74 +43,84 @@ of the stream POSTERN_REPLAYS, for your own consumers.
 With --dry-run everything is decided and nothing is written. The command shows the changes of each
 object and the number of events by outcome. It reads events with the sources of --config FILE (for a
 dev instance, with its demo sources), and keeps the changes in memory.`,
-		Example: `  postern replay --source stripe --type 'invoice.*' --since 2h --reason 'objects were deleted by hand'
+		example: `  postern replay --source stripe --type 'invoice.*' --since 2h --reason 'objects were deleted by hand'
   postern replay --object-type order --object 820982911946154508
   postern replay --source shop --since 1d --dry-run --config postern.yaml
   postern replay --status dead --rate 50 --yes
   postern replay --source shopify --since 25h --yes --idempotency-key "nightly $(date +%F)"` +
 			`   # in a crontab: one run per day`,
-		Args: wantArgs(),
-	}
-	filterFlags(cmd, admin.ReplayParams)
-	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask for confirmation")
-	cmd.Flags().BoolVar(&r.exact, "exact", false, "count instead of estimating")
-	cmd.Flags().BoolVar(&r.preview, "preview", false, "show how much is selected and exit")
-	cmd.Flags().BoolVar(&r.dryRunOnly, "dry-run", false, "decide everything, write nothing, and show the changes")
-	cmd.Flags().BoolVar(&r.publish, "publish", false,
-		"publish the events to postern.replays.RUN.> instead of applying them")
-	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and exit")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			return r.run(cmd, c, pool, filterValues(cmd, admin.ReplayParams))
-		})
-	}
-	return cmd
+		params: admin.ReplayParams,
+		flags: []flag{yesFlag, noWaitFlag, {"exact", "count instead of estimating", false},
+			{"preview", "show how much is selected and exit", false},
+			{"dry-run", "decide everything, write nothing, and show the changes", false},
+			{"publish", "publish the events to postern.replays.RUN.> instead of applying them", false}},
+		run: startReplay,
+	}.build(c)
 }
 
-func (r *replayFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, values url.Values) error {
-	ctx := cmd.Context()
-	if status := values.Get("status"); status == "failed" || status == "dead" {
-		fmt.Fprintf(cmd.ErrOrStderr(), "postern: a replay does not change the live outcome of %s events; postern "+
-			"retry --status %s tries them again\n", status, status)
+func startReplay(x *call) error {
+	if status := x.values.Get("status"); status == "failed" || status == "dead" {
+		fmt.Fprintf(x.errs, "postern: a replay does not change the live outcome of %s events; postern retry --status "+
+			"%s tries them again\n", status, status)
 	}
-	params, err := admin.ParseReplay(ctx, pool, values)
+	params, err := admin.ParseReplay(x.ctx, x.pool, x.values)
 	if err != nil {
 		return err
 	}
-	params.Publish = r.publish
-	p, err := admin.PreviewReplay(ctx, pool, params, r.exact)
+	params.Publish = x.has("publish")
+	p, err := admin.PreviewReplay(x.ctx, x.pool, params, x.has("exact"))
 	if err != nil {
 		return err
 	}
-	out := cmd.OutOrStdout()
-	if r.dryRunOnly {
-		return r.dryRun(cmd, c, pool, params, p.Events)
+	if x.has("dry-run") {
+		return dryRunReplay(x, params, p.Events)
 	}
-	switch {
-	case c.output != "json":
-		fmt.Fprintln(out, describePreview(p.Preview)+describeForcedEffects(p.RepeatedEffects))
-	case r.preview:
-		return printJSON(out, p)
-	}
-	if r.preview {
-		return nil
+	if end, err := x.showPreview(p, describePreview(p.Preview)+describeForcedEffects(p.RepeatedEffects)); end {
+		return err
 	}
 	if p.ExactCounts && p.Events == 0 {
-		run, err := admin.ExistingReplay(ctx, pool, params, values)
-		return waitForEarlier(cmd, c, pool, run, err, r.noWait)
+		return x.waitForEarlier(admin.ExistingReplay(x.ctx, x.pool, params, x.values))
 	}
 	question := "Replay them?"
 	switch {
-	case r.publish:
+	case params.Publish:
 		question = "Publish them to postern.replays?"
 	case p.RepeatedEffects != nil && (p.RepeatedEffects.Effects > 0 || !p.RepeatedEffects.Complete):
 		question = "Replay them, and repeat these effects?"
 	}
-	if ok, err := confirmWithUser(cmd, question, r.yes); err != nil || !ok {
+	if ok, err := x.confirm(question); err != nil || !ok {
 		return err
 	}
-	run, err := admin.Replay(ctx, pool, params, operator(), values, p.Events)
-	return showOrWatch(cmd, c, pool, run, err, r.noWait || params.Mode == replay.Force)
+	run, err := admin.Replay(x.ctx, x.pool, params, operator(), x.values, p.Events)
+	if err == nil && params.Mode == replay.Force { // it awaits approval
+		return x.showStarted(run)
+	}
+	return x.showOrWatch(run, err)
+}
+
+// showPreview prints what a command has selected. end is true with --preview. The JSON output of a
+// command without --preview is only the run.
+func (x *call) showPreview(v any, text string) (end bool, err error) {
+	switch {
+	case !x.json():
+		_, err = fmt.Fprintln(x.out, text)
+	case x.has("preview"):
+		err = printJSON(x.out, v)
+	}
+	return x.has("preview") || err != nil, err
+}
+
+// describePreview describes a preview.
+func describePreview(p events.Preview) string {
+	if p.Events == 0 && p.From.IsZero() {
+		return "No events are selected."
+	}
+	about, within := "about ", "searching"
+	if p.ExactCounts {
+		about, within = "", "stored"
+	}
+	return fmt.Sprintf("%s%s of %s%s, %s %s to %s", about, countOf(int(p.Events), "event"), about,
+		countOf(int(p.Objects), "object"), within, p.From, p.To)
 }
 
 // describeForcedEffects says how many effects would be repeated; "" if none would.
@@ -133,45 +136,152 @@ func describeForcedEffects(p *replay.ForcePreview) string {
 	return fmt.Sprintf("\nOf their effects, %d or more are repeated; --exact counts them all", p.Effects)
 }
 
-// confirmWithUser asks on the terminal. Without a terminal, the command needs --yes or a flag that
-// only shows.
-func confirmWithUser(cmd *cobra.Command, question string, yes bool) (bool, error) {
-	if yes {
-		return true, nil
-	}
-	in := cmd.InOrStdin()
-	if f, ok := in.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
-		for _, flag := range []string{"preview", "dry-run"} {
-			if cmd.Flags().Lookup(flag) != nil {
-				return false, usagef("no terminal to ask for confirmation: add --yes, or --%s to change nothing", flag)
-			}
-		}
-		return false, usagef("no terminal to ask for confirmation: add --yes")
-	}
-	fmt.Fprint(cmd.ErrOrStderr(), question+" [y/N] ")
-	answer, err := bufio.NewReader(in).ReadString('\n')
+// dryRunReplay shows what a replay would change, and changes nothing.
+func dryRunReplay(x *call, params *replay.Params, expected int64) error {
+	endpoints, err := x.endpoints(config.LoadSources)
 	if err != nil {
-		return false, err
+		return err
 	}
-	answer = strings.ToLower(strings.TrimSpace(answer))
-	return answer == "y" || answer == "yes", nil
+	dry, err := admin.NewDryRun(x.ctx, x.pool, endpoints, params)
+	if err != nil {
+		return err
+	}
+	progress := newProgress(x.errs, 0, false)
+	counts, err := replay.DryRun(x.ctx, x.pool, dry, params, 0, func(counts map[string]int64) {
+		if !progress.due(time.Now()) {
+			return
+		}
+		line := ""
+		if done := counts[replay.Processed]; done < expected {
+			line = fmt.Sprintf("%d of about %d events decided", done, expected)
+		}
+		progress.show(line)
+	})
+	if err != nil {
+		return err
+	}
+	return printDryRun(x, dry, counts)
 }
 
-// operator returns the user of this command according to the operating system.
-func operator() admin.Requester {
-	name, host := "unknown", "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
+// The maximum number of paths that a dry run shows of an object, and the maximum length of a value.
+const (
+	maxTextPaths   = 20
+	maxJSONPaths   = 1000
+	maxValueLength = 100
+)
+
+// printDryRun prints the changes of each object and then the counts, as text or as one JSON
+// document per line.
+func printDryRun(x *call, dry *apply.DryRun, counts map[string]int64) error {
+	objects, created := 0, 0
+	most := maxTextPaths
+	lines := json.NewEncoder(x.out)
+	lines.SetEscapeHTML(false)
+	if x.json() {
+		most = maxJSONPaths
 	}
-	if h, err := os.Hostname(); err == nil {
-		host = h
+	err := dry.Differences(most, func(d apply.Difference) error {
+		objects++
+		if d.New {
+			created++
+		}
+		if x.json() {
+			return lines.Encode(d)
+		}
+		return printDifference(x.out, d)
+	})
+	if err != nil {
+		return err
 	}
-	return admin.Requester{Actor: adminauth.Actor{Name: name + "@" + host, Via: adminauth.ViaCommand}}
+	if x.json() {
+		return lines.Encode(map[string]any{"counts": counts, "objects": objects, "new": created})
+	}
+	_, err = fmt.Fprintf(x.out, "%s. %s would change, %d of them new. Nothing was written.\n",
+		describeCounts(replay.Job, counts), countOf(objects, "object"), created)
+	return err
 }
 
-// operatorWithReason is operator with a reason.
-func operatorWithReason(reason string) admin.Requester {
-	by := operator()
-	by.Reason = reason
-	return by
+func printDifference(out io.Writer, d apply.Difference) error {
+	name := strings.Join([]string{d.Source, d.ObjectType, d.ObjectID}, " ")
+	if d.Account != "" {
+		name += " of " + d.Account
+	}
+	if d.New {
+		name += " (new)"
+	}
+	fmt.Fprintln(out, escapeControl(name))
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, change := range d.Changes {
+		fmt.Fprintf(w, "  %s\t%s -> %s\n", escapeControl(change.Path), shortValue(change.Before),
+			shortValue(change.After))
+	}
+	if d.More > 0 {
+		fmt.Fprintf(w, "  and %s more\n", countOf(d.More, "path"))
+	}
+	return w.Flush()
+}
+
+// shortValue returns a value as one line of limited length.
+func shortValue(value []byte) string {
+	text := []rune(escapeControl(string(value)))
+	if len(text) > maxValueLength {
+		return string(text[:maxValueLength]) + "…"
+	}
+	return string(text)
+}
+
+func newRetryCommand(c *cli) *cobra.Command {
+	return command{
+		use: "retry [EVENT]", short: "Retry failed and dead events",
+		long: `Retry events that failed or are dead, after the cause is fixed: one, by Postern's id or
+the provider's event id, or those that the flags select. The command shows how many are selected and
+asks first. Other events are not changed.
+
+It retries live outcomes, or with --run N the outcomes of replay N. postern replay applies events
+whatever their outcome.
+
+A running processor executes the run, and each event gets all its attempts again. An event that
+fails again becomes failed or dead again, with its reason. The counts of the run show the outcomes,
+and the exit status is 1 if some failed.`,
+		example: `  postern retry evt_1NG8Du2eZvKYlo2C
+  postern retry --status dead --source stripe --failure 'lies more than an hour after' ` +
+			`--reason 'the clock is right again'
+  postern retry --run 7 --yes`,
+		params: admin.RetryParams,
+		flags: []flag{yesFlag, noWaitFlag, {"exact", "count all, however many there are", false},
+			{"preview", "show how many are selected and exit", false}},
+		run: startRetry,
+	}.build(c)
+}
+
+func startRetry(x *call) error {
+	params, err := admin.ParseRetry(x.ctx, x.pool, strings.Join(x.args, ""), x.values)
+	if err != nil {
+		return err
+	}
+	p, err := params.Preview(x.ctx, x.pool, x.has("exact"))
+	if err != nil {
+		return err
+	}
+	if end, err := x.showPreview(p, describeRetryPreview(p)); end {
+		return err
+	}
+	if p.Complete && p.Events == 0 {
+		return x.waitForEarlier(admin.ExistingRetry(x.ctx, x.pool, params, x.values))
+	}
+	if ok, err := x.confirm("Retry them?"); err != nil || !ok {
+		return err
+	}
+	return x.showOrWatch(admin.StartRetry(x.ctx, x.pool, params, operator(), x.values, p.Events))
+}
+
+func describeRetryPreview(p replay.RetryPreview) string {
+	if p.Complete && p.Events == 0 {
+		return "No failed or dead events are selected."
+	}
+	atLeast := ""
+	if !p.Complete {
+		atLeast = "at least "
+	}
+	return fmt.Sprintf("%s%s failed or dead, stored %s to %s", atLeast, countOf(int(p.Events), "event"), p.From, p.To)
 }

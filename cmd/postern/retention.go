@@ -2,13 +2,10 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/admin"
@@ -17,151 +14,128 @@ import (
 )
 
 func newRetentionCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "retention", Short: "Show and apply retention: maximum ages and partitions of the log",
-		RunE: showHelpOrError, Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(newRetentionShowCommand(c), newRetentionRunCommand(c))
-	return cmd
+	return group("retention", "Show and apply retention: maximum ages and partitions of the log",
+		newRetentionShowCommand(c), newRetentionRunCommand(c))
 }
 
-// retentionFlags replace settings of the configuration's section retention.
-type retentionFlags struct {
-	bodies, keys, outcomes, rejections, runs, effects, effectKeys int
-	// export is true if the configuration requires an export before a drop.
-	export bool
+// maximumAge is a setting of the configuration's section retention, with the flag that replaces it.
+type maximumAge struct {
+	flag, help, label string
+	of                func(*retention.Policy) *int
 }
 
-func (a *retentionFlags) addTo(cmd *cobra.Command) {
-	for _, f := range []struct {
-		name string
-		to   *int
-		help string
-	}{{"bodies", &a.bodies, "days to keep events"},
-		{"keys", &a.keys, "days to keep the keys that detect duplicates"},
-		{"outcomes", &a.outcomes, "days to keep outcomes"},
-		{"rejections", &a.rejections, "days to keep rejected deliveries"},
-		{"runs", &a.runs, "days to keep ended runs"},
-		{"effects", &a.effects, "days to keep the input and the responses of ended effects"},
-		{"effect-keys", &a.effectKeys, "days to keep ended effects, so that they are not repeated"}} {
-		cmd.Flags().IntVar(f.to, f.name, 0, f.help+"; 0: no limit (default: as configured)")
+var maximumAges = []maximumAge{
+	{"bodies", "days to keep events", "events", func(p *retention.Policy) *int { return &p.Bodies }},
+	{"keys", "days to keep the keys that detect duplicates", "keys",
+		func(p *retention.Policy) *int { return &p.Keys }},
+	{"outcomes", "days to keep outcomes", "outcomes", func(p *retention.Policy) *int { return &p.Outcomes }},
+	{"rejections", "days to keep rejected deliveries", "rejections",
+		func(p *retention.Policy) *int { return &p.Rejections }},
+	{"runs", "days to keep ended runs", "ended runs", func(p *retention.Policy) *int { return &p.Runs }},
+	{"effects", "days to keep the input and the responses of ended effects", "contents of effects",
+		func(p *retention.Policy) *int { return &p.Effects }},
+	{"effect-keys", "days to keep ended effects, so that they are not repeated", "keys of effects",
+		func(p *retention.Policy) *int { return &p.EffectKeys }},
+}
+
+func maximumAgeFlags(cmd *cobra.Command) {
+	for _, age := range maximumAges {
+		cmd.Flags().Int(age.flag, 0, age.help+"; 0: no limit (default: as configured)")
 	}
 }
 
-// policy returns the configured policy with the settings of the flags.
-func (a *retentionFlags) policy(cmd *cobra.Command, c *cli) (retention.Policy, error) {
-	cfg, err := config.LoadWithInstance(c.config)
+// retentionPolicy returns the configured policy with the settings of the flags. exports is true if
+// the configuration requires an export before a drop.
+func (x *call) retentionPolicy() (p retention.Policy, exports bool, err error) {
+	cfg, err := config.LoadWithInstance(x.config)
 	if err != nil {
-		return retention.Policy{}, err
+		return p, false, err
 	}
-	a.export = cfg.Retention.Export != ""
 	r := cfg.Retention
-	p := retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs,
+	p = retention.Policy{Bodies: r.Bodies, Keys: r.Keys, Outcomes: r.Outcomes, Rejections: r.Rejections, Runs: r.Runs,
 		Effects: r.Effects, EffectKeys: r.EffectKeys}
-	for _, f := range []struct {
-		name     string
-		from, to *int
-	}{{"bodies", &a.bodies, &p.Bodies}, {"keys", &a.keys, &p.Keys}, {"outcomes", &a.outcomes, &p.Outcomes},
-		{"rejections", &a.rejections, &p.Rejections}, {"runs", &a.runs, &p.Runs},
-		{"effects", &a.effects, &p.Effects}, {"effect-keys", &a.effectKeys, &p.EffectKeys}} {
-		if cmd.Flags().Changed(f.name) {
-			*f.to = *f.from
+	for _, age := range maximumAges {
+		if x.cmd.Flags().Changed(age.flag) && err == nil {
+			*age.of(&p), err = x.cmd.Flags().GetInt(age.flag)
 		}
 	}
-	return p, nil
+	return p, r.Export != "", err
 }
 
 func newRetentionShowCommand(c *cli) *cobra.Command {
-	var a retentionFlags
-	cmd := &cobra.Command{
-		Use: "show", Short: "Show the maximum ages, and the days of the log with their sizes and drop dates",
-		Args:    wantArgs(),
-		Example: "  postern retention show\n  postern retention show --bodies 30",
-	}
-	a.addTo(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		policy, err := a.policy(cmd, c)
-		if err != nil {
-			return err
-		}
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			view, _, err := admin.Retention(cmd.Context(), pool, policy, false)
+	return command{
+		use: "show", short: "Show the maximum ages, and the days of the log with their sizes and drop dates",
+		example: "  postern retention show\n  postern retention show --bodies 30", moreFlags: maximumAgeFlags,
+		run: func(x *call) error {
+			policy, _, err := x.retentionPolicy()
 			if err != nil {
 				return err
 			}
-			if c.config == "" {
-				fmt.Fprintln(cmd.ErrOrStderr(), "postern: no configuration is given, so the maximum ages of the "+
-					"running processors are not known here: name their configuration with --config FILE")
+			view, _, err := admin.Retention(x.ctx, x.pool, policy, false)
+			if err != nil {
+				return err
 			}
-			warnRetention(cmd.ErrOrStderr(), view)
-			return printRetention(cmd.OutOrStdout(), c, view)
-		})
-	}
-	return cmd
-}
-
-// retentionRunFlags are the flags of `postern retention run`.
-type retentionRunFlags struct {
-	retentionFlags
-	dryRun, yes, noWait bool
+			if x.config == "" {
+				fmt.Fprintln(x.errs, "postern: no configuration is given, so the maximum ages of the running "+
+					"processors are not known here: name their configuration with --config FILE")
+			}
+			x.warnRetention(view)
+			return show(x, view, nil, printRetention)
+		},
+	}.build(c)
 }
 
 func newRetentionRunCommand(c *cli) *cobra.Command {
-	var r retentionRunFlags
-	cmd := &cobra.Command{
-		Use: "run", Short: "Delete now what has passed its maximum age",
-		Long: `Delete now what has passed its maximum age, as processors do once a day if the
+	return command{
+		use: "run", short: "Delete now what has passed its maximum age",
+		long: `Delete now what has passed its maximum age, as processors do once a day if the
 configuration sets maximum ages. The command shows what will be deleted and asks first.
 
 Events are deleted by whole days, once the newest of a day is old enough. Days with unfinished
 events, and days that a run still has to read, are kept. Their effect on objects is kept in retained
 objects, from which a rebuild starts. Keys, outcomes and the mirror stay. Dropped events cannot be
 restored. A running processor executes the run.`,
-		Example: "  postern retention run --dry-run\n  postern retention run " +
-			"--bodies 30 --reason 'the disk fills' --yes", Args: wantArgs(),
-	}
-	r.addTo(cmd)
-	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "show what would be deleted and exit")
-	cmd.Flags().BoolVarP(&r.yes, "yes", "y", false, "do not ask for confirmation")
-	cmd.Flags().BoolVar(&r.noWait, "no-wait", false, "do not watch: print the run's number and exit")
-	filterFlags(cmd, admin.RetentionRunParams)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		policy, err := r.policy(cmd, c)
-		if err != nil {
+		example: "  postern retention run --dry-run\n  postern retention run " +
+			"--bodies 30 --reason 'the disk fills' --yes",
+		params: admin.RetentionRunParams, moreFlags: maximumAgeFlags,
+		flags: []flag{yesFlag, noWaitFlag, {"dry-run", "show what would be deleted and exit", false}},
+		check: func(x *call) error {
+			policy, _, err := x.retentionPolicy()
+			if err == nil && policy.Empty() {
+				return usagef("no maximum age is set, so nothing is deleted: set retention.bodies and the others in " +
+					"the " +
+					"configuration, or give --bodies DAYS")
+			}
 			return err
-		}
-		if policy.Empty() {
-			return usagef("no maximum age is set, so nothing is deleted: set retention.bodies and the others in the " +
-				"configuration, or give --bodies DAYS")
-		}
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(),
-			func(pool *pgxpool.Pool) error { return r.run(cmd, c, pool, policy) })
-	}
-	return cmd
+		},
+		run: runRetention,
+	}.build(c)
 }
 
-func (r *retentionRunFlags) run(cmd *cobra.Command, c *cli, pool *pgxpool.Pool, policy retention.Policy) error {
-	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	view, params, err := admin.Retention(ctx, pool, policy, true)
+func runRetention(x *call) error {
+	policy, exports, err := x.retentionPolicy()
 	if err != nil {
 		return err
 	}
-	warnRetention(cmd.ErrOrStderr(), view)
-	if r.dryRun && c.output == "json" {
-		return printJSON(out, view)
-	}
-	if c.output != "json" {
-		if err := printExpiring(out, view); err != nil {
-			return err
-		}
-	}
-	if r.dryRun {
-		return nil
-	}
-	if ok, err := confirmWithUser(cmd, "Delete this permanently?", r.yes); err != nil || !ok {
+	view, params, err := admin.Retention(x.ctx, x.pool, policy, true)
+	if err != nil {
 		return err
 	}
-	params.Export = r.export
-	run, err := admin.StartRetention(ctx, pool, params, operator(), filterValues(cmd, admin.RetentionRunParams))
-	return showOrWatch(cmd, c, pool, run, err, r.noWait)
+	x.warnRetention(view)
+	switch {
+	case !x.json():
+		err = printExpiring(x, view)
+	case x.has("dry-run"):
+		err = printJSON(x.out, view)
+	}
+	if err != nil || x.has("dry-run") {
+		return err
+	}
+	if ok, err := x.confirm("Delete this permanently?"); err != nil || !ok {
+		return err
+	}
+	params.Export = exports
+	return x.showOrWatch(admin.StartRetention(x.ctx, x.pool, params, operator(), x.values))
 }
 
 // describeAge describes a maximum age.
@@ -173,67 +147,59 @@ func describeAge(n int) string {
 }
 
 var partitionColumns = []column[retention.Partition]{
-	{"DAY", func(p retention.Partition) string { return p.From.Format("2006-01-02") }},
-	{"EVENTS", func(p retention.Partition) string {
+	{"DAY", func(p retention.Partition) any { return p.From.Format("2006-01-02") }},
+	{"EVENTS", func(p retention.Partition) any {
 		if !p.Counted {
 			return "not counted yet"
 		}
-		return "about " + strconv.FormatInt(p.Events, 10)
+		return fmt.Sprintf("about %d", p.Events)
 	}},
-	{"SIZE", func(p retention.Partition) string { return config.Bytes(p.Bytes).String() }},
-	{"DROPPED", func(p retention.Partition) string { return p.DropNote }},
+	{"SIZE", func(p retention.Partition) any { return config.Bytes(p.Bytes).String() }},
+	{"DROPPED", func(p retention.Partition) any { return p.DropNote }},
 }
 
-func printRetention(out io.Writer, c *cli, v *retention.View) error {
-	if c.output == "json" {
-		return printJSON(out, v)
+func printRetention(x *call, v *retention.View) error {
+	var ages []any
+	for _, age := range maximumAges {
+		ages = append(ages, age.label, describeAge(*age.of(&v.Policy)))
 	}
-	p := v.Policy
-	if err := printFields(out, "events", describeAge(p.Bodies), "keys", describeAge(p.Keys),
-		"outcomes", describeAge(p.Outcomes), "rejections", describeAge(p.Rejections), "ended runs", describeAge(p.Runs),
-		"contents of effects", describeAge(p.Effects), "keys of effects", describeAge(p.EffectKeys)); err != nil {
+	if err := printFields(x.out, ages...); err != nil {
 		return err
 	}
-	fmt.Fprintln(out)
-	list := &listPrinter[retention.Partition]{out: out, columns: partitionColumns,
-		emptyText: "The log has no partitions yet."}
-	if err := list.add(v.Partitions); err != nil {
-		return err
-	}
-	return list.end()
+	fmt.Fprintln(x.out)
+	return printList(x, v.Partitions, partitionColumns, "The log has no partitions yet.")
 }
 
 // warnRetention prints warnings about data that a policy deletes and that may still be needed.
-func warnRetention(errs io.Writer, v *retention.View) {
+func (x *call) warnRetention(v *retention.View) {
 	for _, warning := range v.Warnings {
-		fmt.Fprintf(errs, "postern: warning: %s\n", warning)
+		fmt.Fprintf(x.errs, "postern: warning: %s\n", warning)
 	}
 }
 
 // printExpiring prints what a run would delete.
-func printExpiring(out io.Writer, v *retention.View) error {
+func printExpiring(x *call, v *retention.View) error {
 	dropped, kept := v.PlannedDrops()
 	if len(dropped) > 0 {
-		fmt.Fprintln(out, "These days of the log are dropped, with headers and bodies:")
-		list := &listPrinter[retention.Partition]{out: out, columns: partitionColumns[:3]}
-		if err := list.add(dropped); err != nil {
+		fmt.Fprintln(x.out, "These days of the log are dropped, with headers and bodies:")
+		if err := printTable(x.out, dropped, partitionColumns[:3]); err != nil {
 			return err
 		}
 	}
 	for _, p := range dropped {
 		if p.Dead > 0 {
-			fmt.Fprintf(out, "%s has %s that would be deleted too: postern events list --status dead\n",
+			fmt.Fprintf(x.out, "%s has %s that would be deleted too: postern events list --status dead\n",
 				p.From.Format("2006-01-02"), countOf(int(p.Dead), "dead event"))
 		}
 	}
 	for _, p := range kept {
-		fmt.Fprintf(out, "%s is kept for now: %s\n", p.From.Format("2006-01-02"), escapeControl(p.KeptReason))
+		fmt.Fprintf(x.out, "%s is kept for now: %s\n", p.From.Format("2006-01-02"), escapeControl(p.KeptReason))
 	}
 	for _, what := range slices.Sorted(maps.Keys(v.Expired)) {
-		fmt.Fprintf(out, "%d %s are deleted.\n", v.Expired[what], what)
+		fmt.Fprintf(x.out, "%d %s are deleted.\n", v.Expired[what], what)
 	}
 	if len(dropped)+len(v.Expired) == 0 {
-		fmt.Fprintln(out, "Nothing has passed its maximum age and can be deleted.")
+		fmt.Fprintln(x.out, "Nothing has passed its maximum age and can be deleted.")
 	}
 	return nil
 }
@@ -244,9 +210,7 @@ func describeRetentionCounts(counts map[string]int64) string {
 		countOf(int(counts[retention.CountPartitions]), "partition") + " dropped"}
 	for _, what := range []string{retention.CountKeys, retention.CountOutcomes, retention.CountConflicts,
 		retention.CountRejections, retention.CountRuns, retention.CountEffects, retention.CountEffectKeys} {
-		if n := counts[what]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s deleted", n, what))
-		}
+		parts = appendCounts(parts, counts, what, what+" deleted")
 	}
 	return strings.Join(parts, ", ")
 }

@@ -40,7 +40,8 @@ func TestRunsShow_deferredRun_showsReason(t *testing.T) {
 	b.run(t, "runs", "list").want(t, 0, "permission denied\n", "")
 	b.run(t, "runs", "show", "1", "-o", "json").want(t, 0, `"deferrals": 2`, "")
 	var out bytes.Buffer
-	(&runWatcher{out: &out}).print(&runs.Run{ID: 1, Job: replay.Job, Status: runs.Running, Detail: "permission\ndenied",
+	(&runWatcher{progress: newProgress(&out, lineInterval, false)}).print(&runs.Run{ID: 1, Job: replay.Job,
+		Status: runs.Running, Detail: "permission\ndenied",
 		ConsecutiveFailures: 2}, time.Now())
 	if !strings.HasSuffix(out.String(), "; deferred 2 times: permission·denied\n") {
 		t.Errorf("watched: %q", out.String())
@@ -112,7 +113,7 @@ func TestRunsWatch_endOfRun_isExitStatus(t *testing.T) {
 func TestRunWatcher_progress_printsRateAndRemainingTime(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	w := &runWatcher{out: &out}
+	w := &runWatcher{progress: newProgress(&out, lineInterval, false)}
 	now := time.Unix(1_790_000_000, 0)
 	r := &runs.Run{ID: 3, Status: runs.Running, Expected: 1000, Counts: map[string]int64{replay.Processed: 100}}
 	w.print(r, now)
@@ -395,7 +396,7 @@ func TestPrintRun_approvals_showSubject(t *testing.T) {
 			{Subject: "key 1", Message: "nothing shows that the key is right", Actor: "bob", Reason: "it is", At: at},
 			{Subject: "tombstones", Message: "90 of 90 objects", Actor: "ada", Reason: "they are gone", At: at}}}
 	var out strings.Builder
-	noError(t, printRun(&out, &cli{}, r))
+	noError(t, printRun(&call{out: &out}, r))
 	for _, want := range []string{"approved by  bob at 2026-11-22T01:02:03.000000Z\nreason       it is\n" +
 		"approved     nothing shows that the key is right\n",
 		"approved by  ada at 2026-11-22T01:02:03.000000Z\nreason       they are gone\n" +
@@ -406,7 +407,7 @@ func TestPrintRun_approvals_showSubject(t *testing.T) {
 	}
 	out.Reset()
 	r.Approvals = nil
-	if err := printRun(&out, &cli{}, r); err != nil ||
+	if err := printRun(&call{out: &out}, r); err != nil ||
 		!strings.Contains(out.String(), "approved by  ada\nreason       they are gone\n") {
 		t.Errorf("run with one approval only: %v\n%s", err, out.String())
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,34 +22,27 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-func newInitCommand() *cobra.Command {
-	var force bool
-	cmd := &cobra.Command{
-		Use:   "init [FILE]",
-		Short: "Write a commented configuration to start from",
-		Long:  "Write a commented configuration to FILE (default postern.yaml), or to standard output where FILE is -.",
-		Example: `  postern init
+func newInitCommand(c *cli) *cobra.Command {
+	return command{
+		use: "init [FILE]", short: "Write a commented configuration to start from", offline: true,
+		long: "Write a commented configuration to FILE (default postern.yaml), or to standard output where FILE is -.",
+		example: `  postern init
   postern init /etc/postern/postern.yaml`,
-		Args: wantArgs("[FILE]"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path := "postern.yaml"
-			if len(args) > 0 {
-				path = args[0]
-			}
+		flags: []flag{{"force", "replace FILE if it exists", false}},
+		run: func(x *call) error {
+			path := cmp.Or(strings.Join(x.args, ""), "postern.yaml")
 			if path == "-" {
-				_, err := fmt.Fprint(cmd.OutOrStdout(), config.Template())
+				_, err := fmt.Fprint(x.out, config.Template())
 				return err
 			}
-			if err := writeNewFile(path, config.Template(), force); err != nil {
+			if err := writeNewFile(path, config.Template(), x.has("force")); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "Wrote %s. Set your database and secrets in it, then run: "+
-				"postern config check %s\n", path, path)
+			_, err := fmt.Fprintf(x.out, "Wrote %s. Set your database and secrets in it, then run: postern config "+
+				"check %s\n", path, path)
 			return err
 		},
-	}
-	cmd.Flags().BoolVar(&force, "force", false, "replace FILE if it exists")
-	return cmd
+	}.build(c)
 }
 
 // writeNewFile creates a file that only its owner can read, because it may later hold secrets.
@@ -73,60 +66,50 @@ func writeNewFile(path, text string, force bool) error {
 }
 
 func newConfigCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Check a configuration", RunE: showHelpOrError,
-		Args: cobra.ArbitraryArgs}
-	var dev bool
-	check := &cobra.Command{
-		Use:   "check FILE",
-		Short: "Check whether a configuration is valid, and report invalid lines",
-		Long: `Check FILE like a daemon at its start and before each reload: syntax, values,
+	check := command{
+		use: "check FILE", short: "Check whether a configuration is valid, and report invalid lines", offline: true,
+		long: `Check FILE like a daemon at its start and before each reload: syntax, values,
 variables, secrets (never printed), the requirements of each provider, that all named files can be
 read, and that the spool's folder is durable. All problems are reported at once. No connection is
 opened. FILE may be that of --config. With --dev it is checked like postern dev: demo secrets are
 allowed and database.url may be missing.`,
-		Example: `  postern config check postern.yaml
+		example: `  postern config check postern.yaml
   postern config check --dev try.yaml`,
-		Args: c.configFileArg,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			file := c.config
-			if len(args) > 0 {
-				file = args[0]
-			}
-			load := config.Load
-			if dev {
-				load = config.LoadDev
-			}
-			cfg, err := load(file)
-			if err == nil {
-				err = app.CheckSchedules(cfg)
-			}
-			if err != nil {
-				fmt.Fprintln(cmd.ErrOrStderr(), escapeControlLines(err.Error())) // one line for each problem
-				return errReported
-			}
-			sources := []string{}
-			for _, e := range cfg.Endpoints() {
-				sources = append(sources, e.Source.Name)
-			}
-			for _, warning := range slices.Concat(cfg.Warnings(), cfg.EffectWarnings()) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "postern: warning: %s\n", escapeControl(warning))
-			}
-			if len(sources) == 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "postern: warning: %s names no source, so nothing can be received: "+
-					"serve and every reload reject it, dev uses its demo sources\n", escapeControl(file))
-			}
-			if c.output == "json" {
-				return printJSON(cmd.OutOrStdout(), map[string]any{"file": file, "ok": true, "sources": sources})
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; sources: %s\n", file,
-				orDash(strings.Join(sources, ", ")))
-			return err
-		},
+		flags: []flag{{"dev", "check it for postern dev: demo secrets and a missing database are allowed", false}},
+		run:   checkConfig,
+	}.build(c)
+	check.Args = c.configFileArg
+	return group("config", "Check a configuration", check)
+}
+
+func checkConfig(x *call) error {
+	file := cmp.Or(strings.Join(x.args, ""), x.config)
+	load := config.Load
+	if x.has("dev") {
+		load = config.LoadDev
 	}
-	check.Flags().BoolVar(&dev, "dev", false,
-		"check it for postern dev: demo secrets and a missing database are allowed")
-	cmd.AddCommand(check)
-	return cmd
+	cfg, err := load(file)
+	if err == nil {
+		err = app.CheckSchedules(cfg)
+	}
+	if err != nil {
+		fmt.Fprintln(x.errs, escapeControlLines(err.Error())) // one line for each problem
+		return errReported
+	}
+	sources := []string{}
+	for _, e := range cfg.Endpoints() {
+		sources = append(sources, e.Source.Name)
+	}
+	warnings := slices.Concat(cfg.Warnings(), cfg.EffectWarnings())
+	if len(sources) == 0 {
+		warnings = append(warnings, file+" names no source, so nothing can be received: serve and every reload reject "+
+			"it, dev uses its demo sources")
+	}
+	for _, warning := range warnings {
+		fmt.Fprintf(x.errs, "postern: warning: %s\n", escapeControl(warning))
+	}
+	return x.printf(map[string]any{"file": file, "ok": true, "sources": sources}, "%s is valid; sources: %s", file,
+		orDash(strings.Join(sources, ", ")))
 }
 
 // configFileArg accepts a configuration file as argument or in --config.
@@ -138,61 +121,54 @@ func (c *cli) configFileArg(cmd *cobra.Command, args []string) error {
 		return usagef("%s takes one file, got %s and --config %s: omit one of them", cmd.CommandPath(),
 			escapeControl(args[0]), escapeControl(c.config))
 	}
-	return wantArgs("FILE")(cmd, args)
+	return checkArgs(cmd.Use)(cmd, args)
 }
 
 func newMigrateCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "migrate", Short: "Apply and list migrations of the database's schema",
-		RunE: showHelpOrError,
-		Args: cobra.ArbitraryArgs}
-	cmd.AddCommand(&cobra.Command{
-		Use:   "up",
-		Short: "Apply the missing migrations",
-		Long: `Apply the missing migrations with database.maintenance_url (else database.url). The
+	return group("migrate", "Apply and list migrations of the database's schema", command{
+		use: "up", short: "Apply the missing migrations", offline: true,
+		long: `Apply the missing migrations with database.maintenance_url (else database.url). The
 login must own the database or be allowed to create schemas and roles. Several processes may do so
 at once; running daemons continue.`,
-		Example: "  postern migrate up --config postern.yaml",
-		Args:    wantArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			url, err := c.maintenanceURL(cmd.Context())
+		example: "  postern migrate up --config postern.yaml",
+		run:     migrateUp,
+	}.build(c), command{
+		use: "status", short: "List the migrations and when each was applied", offline: true,
+		example: "  postern migrate status",
+		run: func(x *call) error {
+			url, err := x.maintenanceURL(x.ctx)
 			if err != nil {
 				return err
 			}
-			applied, err := postgres.Migrate(cmd.Context(), url)
+			all, err := postgres.MigrationStatus(x.ctx, url)
 			if err != nil {
 				return err
 			}
-			if applied > 0 { // The table of migrations has their times; the audit trail says who applied them.
-				if err := recordMigrations(cmd.Context(), url, applied); err != nil {
-					return fmt.Errorf("the schema is up to date, but the audit trail does not say who applied it: %w",
-						err)
-				}
+			var rows []migrationRow
+			for _, m := range all {
+				rows = append(rows, migrationRow{m.Number, m.Name, events.Instant{Time: m.AppliedAt}})
 			}
-			if c.output == "json" {
-				return printJSON(cmd.OutOrStdout(), map[string]int{"applied": applied})
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s applied; the schema is up to date.\n",
-				countOf(applied, "migration"))
-			return err
+			return printList(x, rows, migrationColumns, "No migrations.")
 		},
-	}, &cobra.Command{
-		Use:     "status",
-		Short:   "List the migrations and when each was applied",
-		Example: "  postern migrate status",
-		Args:    wantArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			url, err := c.maintenanceURL(cmd.Context())
-			if err != nil {
-				return err
-			}
-			all, err := postgres.MigrationStatus(cmd.Context(), url)
-			if err != nil {
-				return err
-			}
-			return printMigrations(cmd, c, all)
-		},
-	})
-	return cmd
+	}.build(c))
+}
+
+func migrateUp(x *call) error {
+	url, err := x.maintenanceURL(x.ctx)
+	if err != nil {
+		return err
+	}
+	applied, err := postgres.Migrate(x.ctx, url)
+	if err != nil {
+		return err
+	}
+	if applied > 0 { // The table of migrations has their times; the audit trail says who applied them.
+		if err := recordMigrations(x.ctx, url, applied); err != nil {
+			return fmt.Errorf("the schema is up to date, but the audit trail does not say who applied it: %w", err)
+		}
+	}
+	return x.printf(map[string]int{"applied": applied}, "%s applied; the schema is up to date.",
+		countOf(applied, "migration"))
 }
 
 func recordMigrations(ctx context.Context, url string, applied int) error {
@@ -212,44 +188,22 @@ type migrationRow struct {
 	AppliedAt events.Instant `json:"applied_at"`
 }
 
-func printMigrations(cmd *cobra.Command, c *cli, all []postgres.Migration) error {
-	out := &listPrinter[migrationRow]{out: cmd.OutOrStdout(), json: c.output == "json", emptyText: "No migrations.",
-		columns: []column[migrationRow]{
-			{"NUMBER", func(m migrationRow) string { return strconv.FormatInt(m.Number, 10) }},
-			{"NAME", func(m migrationRow) string { return m.Name }},
-			{"APPLIED", func(m migrationRow) string {
-				if m.AppliedAt.IsZero() {
-					return "pending"
-				}
-				return m.AppliedAt.String()
-			}},
-		}}
-	var rows []migrationRow
-	for _, m := range all {
-		rows = append(rows, migrationRow{m.Number, m.Name, events.Instant{Time: m.AppliedAt}})
-	}
-	if err := out.add(rows); err != nil {
-		return err
-	}
-	return out.end()
+var migrationColumns = []column[migrationRow]{
+	{"NUMBER", func(m migrationRow) any { return m.Number }},
+	{"NAME", func(m migrationRow) any { return m.Name }},
+	{"APPLIED", func(m migrationRow) any { return cmp.Or(m.AppliedAt.String(), "pending") }},
 }
 
 func newVersionCommand(c *cli) *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version of this program",
-		Example: "  postern version -o json",
-		Args:    wantArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	return command{
+		use: "version", short: "Print the version of this program", example: "  postern version -o json", offline: true,
+		run: func(x *call) error {
 			version, commit := telemetry.Version()
-			if c.output == "json" {
-				return printJSON(cmd.OutOrStdout(), map[string]any{"version": version, "commit": commit,
-					"go":       runtime.Version(),
-					"platform": runtime.GOOS + "/" + runtime.GOARCH, "rule_version": versioning.RuleVersion})
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "postern %s (commit %s, %s, %s/%s, version rule %d)\n", version,
-				orDash(commit), runtime.Version(), runtime.GOOS, runtime.GOARCH, versioning.RuleVersion)
-			return err
+			platform := runtime.GOOS + "/" + runtime.GOARCH
+			return x.printf(map[string]any{"version": version, "commit": commit, "go": runtime.Version(),
+				"platform": platform, "rule_version": versioning.RuleVersion},
+				"postern %s (commit %s, %s, %s, version rule %d)", version, orDash(commit), runtime.Version(), platform,
+				versioning.RuleVersion)
 		},
-	}
+	}.build(c)
 }

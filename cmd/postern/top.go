@@ -1,40 +1,46 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"net/http"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/telemetry/rates"
+	"github.com/postern-gateway/postern/internal/terminal"
 )
 
 // minInterval is the shortest --every. A shorter one is probably a typing error, and would make the
 // command poll without pause.
 const minInterval = 100 * time.Millisecond
 
-// topCommand holds the settings of `postern top`.
+const scrapeTimeout = 2 * time.Second
+
+// topCommand is one execution of `postern top`.
 type topCommand struct {
-	scraper  *scraper
+	*call
+	scraper  *rates.Scraper
 	interval time.Duration
-	once     bool
-	json     bool
 }
 
 func newTopCommand(c *cli) *cobra.Command {
-	t := &topCommand{}
+	var t topCommand
 	var from []string
-	var clientOptions clientFlags
-	cmd := &cobra.Command{
-		Use:   "top",
-		Short: "Watch rates, latencies, queues, lag and outcomes",
-		Long: `Watch rates, latencies and queues from the metrics of one or more processes, updated
+	var client clientFlags
+	return command{
+		use: "top", short: "Watch rates, latencies, queues, lag and outcomes", offline: true,
+		long: `Watch rates, latencies and queues from the metrics of one or more processes, updated
 every second. No Prometheus is needed. On a terminal it fills the screen until q or Ctrl-C. With
 --once, or if the output is not a terminal, it prints one interval and exits. With -o json each
 interval is one line, until interrupted, unless --once is given.
@@ -43,54 +49,72 @@ Rates are per second, over all processes. The processes are those of --from, els
 --dir if that is given, else those of --config (the admin address, or the default ones of gateway
 and processor), else the instance in .postern. A process that does not respond is shown as down
 until it responds again.`,
-		Example: `  postern top
+		example: `  postern top
   postern top --from http://10.0.0.5:9090/metrics --from http://10.0.0.6:9090/metrics
   postern top --once --every 10s
   postern top -o json | jq .apply.lag_p99_seconds`,
-		Args: wantArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		flags: []flag{{"once", "print one interval and exit", false}},
+		moreFlags: func(cmd *cobra.Command) {
+			client.addTo(cmd)
+			client.addTokenFlag(cmd)
+			cmd.Flags().StringArrayVar(&from, "from", nil,
+				"`URL` of a process's metrics; may be given several times")
+			cmd.Flags().DurationVar(&t.interval, "every", time.Second, "`time` between two updates")
+		},
+		run: func(x *call) error {
 			if t.interval < minInterval {
 				return usagef("--every %s is too short: at least %s", t.interval, minInterval)
 			}
-			addresses, in, err := c.metricsAddresses(from)
-			if err != nil {
+			t.call = x
+			var err error
+			if t.scraper, err = newScraper(x, from, &client); err != nil {
 				return err
 			}
-			t.json = c.output == "json"
-			if t.scraper, err = newScraper(addresses, in, &clientOptions); err != nil {
-				return err
+			defer t.scraper.Client.CloseIdleConnections()
+			if !x.json() && !x.has("once") {
+				if s, ok := openScreen(x.in, x.out); ok {
+					return t.drawIntervals(s)
+				}
 			}
-			defer t.scraper.client.CloseIdleConnections()
-			return t.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+			return t.printIntervals()
 		},
-	}
-	clientOptions.addTo(cmd)
-	clientOptions.addTokenFlag(cmd)
-	cmd.Flags().StringArrayVar(&from, "from", nil, "`URL` of a process's metrics; may be given several times")
-	cmd.Flags().DurationVar(&t.interval, "every", time.Second, "`time` between two updates")
-	cmd.Flags().BoolVar(&t.once, "once", false, "print one interval and exit")
-	return cmd
+	}.build(c)
 }
 
-// metricsAddresses returns the pages to read: those of --from, else the admin addresses of the
-// instance. The instance is nil unless a folder named it.
-func (c *cli) metricsAddresses(from []string) ([]string, *config.Instance, error) {
+// newScraper returns a scraper of the pages of --from, else of the admin addresses of the instance.
+func newScraper(x *call, from []string, flags *clientFlags) (s *rates.Scraper, err error) {
 	var in *config.Instance
 	if len(from) == 0 {
-		var err error
-		if from, in, err = c.adminAddresses(); err != nil {
-			return nil, nil, err
+		if from, in, err = x.adminAddresses(); err != nil {
+			return nil, err
 		}
 	}
-	var out []string
+	s = &rates.Scraper{Client: &http.Client{Timeout: scrapeTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	for _, address := range from {
-		u, err := metricsURL(address)
-		if err != nil {
-			return nil, nil, err
+		if !strings.Contains(address, "://") { // http:// and /metrics may be left out
+			address = "http://" + address
 		}
-		out = append(out, u)
+		u, err := parseURL(address, "http://127.0.0.1:8081/metrics")
+		if err != nil {
+			return nil, err
+		}
+		u.Path = cmp.Or(strings.TrimSuffix(u.Path, "/"), "/metrics")
+		s.Addresses = append(s.Addresses, u.String())
 	}
-	return out, in, nil
+	if s.Client.Transport, err = flags.transport(); err != nil {
+		return nil, err
+	}
+	token, err := flags.token()
+	s.Authorize = func(req *http.Request) { authorize(req, token) }
+	s.Check = func(res *http.Response) error {
+		err := checkResponder(in, res)
+		if err == nil && res.StatusCode == http.StatusUnauthorized {
+			err = fmt.Errorf("responds with %s: give a token with --token-file or %s", res.Status, tokenVariable)
+		}
+		return err
+	}
+	return s, err
 }
 
 // adminAddresses finds the instance by --dir if that is given, then by --config, then by the
@@ -120,31 +144,22 @@ func (c *cli) adminAddresses() ([]string, *config.Instance, error) {
 	return []string{scheme + config.DefaultAdminListen, scheme + config.DefaultProcessorListen}, nil, nil
 }
 
-func (t *topCommand) run(ctx context.Context, in io.Reader, out io.Writer) error {
-	if !t.json && !t.once {
-		if s, ok := openScreen(in, out); ok {
-			return t.drawIntervals(ctx, s)
-		}
-	}
-	return t.printIntervals(ctx, out)
-}
-
 // printIntervals prints one interval, or with -o json one after the other.
-func (t *topCommand) printIntervals(ctx context.Context, out io.Writer) error {
-	before := t.scraper.scrapeAll(ctx)
+func (t *topCommand) printIntervals() error {
+	before := t.scraper.ScrapeAll(t.ctx)
 	for {
-		if !sleep(ctx, t.interval) {
+		if !sleep(t.ctx, t.interval) {
 			return nil // an interruption ends the command normally
 		}
-		after := t.scraper.scrapeAll(ctx)
-		if ctx.Err() != nil {
+		after := t.scraper.ScrapeAll(t.ctx)
+		if t.ctx.Err() != nil {
 			return nil
 		}
-		v := newView(before, after)
-		if t.once || !t.json {
-			return t.printLast(out, &v)
+		v := rates.NewView(before, after)
+		if t.has("once") || !t.json() {
+			return t.printLast(&v)
 		}
-		if err := writeJSONLine(out, &v); err != nil {
+		if err := json.NewEncoder(t.out).Encode(&v); err != nil {
 			return err
 		}
 		before = after
@@ -152,16 +167,14 @@ func (t *topCommand) printIntervals(ctx context.Context, out io.Writer) error {
 }
 
 // printLast prints a single interval. It returns an error if no process responded.
-func (t *topCommand) printLast(out io.Writer, v *view) error {
-	if t.json {
-		if err := writeJSONLine(out, v); err != nil {
+func (t *topCommand) printLast(v *rates.View) error {
+	if t.json() {
+		if err := json.NewEncoder(t.out).Encode(v); err != nil {
 			return err
 		}
 	} else {
-		for _, l := range v.frame(frameSize{math.MaxInt, math.MaxInt}) {
-			if _, err := fmt.Fprintln(out, strings.TrimRight(l, " ")); err != nil {
-				return err
-			}
+		for _, l := range newFrame(v, math.MaxInt, math.MaxInt) {
+			fmt.Fprintln(t.out, strings.TrimRight(l, " "))
 		}
 	}
 	for _, p := range v.Processes {
@@ -169,28 +182,19 @@ func (t *topCommand) printLast(out io.Writer, v *view) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no process responds at %s: is it running?", strings.Join(t.scraper.addresses, ", "))
-}
-
-func writeJSONLine(out io.Writer, v *view) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, "%s\n", b)
-	return err
+	return fmt.Errorf("no process responds at %s: is it running?", strings.Join(t.scraper.Addresses, ", "))
 }
 
 // drawIntervals draws on a terminal until the context ends or the user quits.
-func (t *topCommand) drawIntervals(ctx context.Context, s *topScreen) (err error) {
-	ctx, quit := context.WithCancel(ctx)
+func (t *topCommand) drawIntervals(s *topScreen) (err error) {
+	ctx, quit := context.WithCancel(t.ctx)
 	defer quit()
 	if err := s.open(quit); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	before := t.scraper.scrapeAll(ctx)
-	v := newView(before, before)
+	before := t.scraper.ScrapeAll(ctx)
+	v := rates.NewView(before, before)
 	for {
 		if err := s.draw(&v); err != nil {
 			return err
@@ -198,8 +202,8 @@ func (t *topCommand) drawIntervals(ctx context.Context, s *topScreen) (err error
 		if !sleep(ctx, t.interval) {
 			return nil
 		}
-		after := t.scraper.scrapeAll(ctx)
-		v, before = newView(before, after), after
+		after := t.scraper.ScrapeAll(ctx)
+		v, before = rates.NewView(before, after), after
 	}
 }
 
@@ -213,4 +217,75 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// Terminal control sequences: alternate screen without a cursor, back to the normal screen, cursor
+// home, clear the rest of the line, clear the rest of the screen.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l"
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	home        = "\x1b[H"
+	clearLine   = "\x1b[K"
+	clearRest   = "\x1b[J"
+)
+
+// topScreen is a terminal in use by the command.
+type topScreen struct {
+	in         *os.File
+	out        *terminal.Screen
+	savedState *term.State
+}
+
+// openScreen reports whether input and output are a terminal.
+func openScreen(in io.Reader, out io.Writer) (*topScreen, bool) {
+	i, ok1 := in.(*os.File)
+	o, ok2 := out.(*terminal.Screen)
+	if !ok1 || !ok2 || !term.IsTerminal(int(i.Fd())) {
+		return nil, false
+	}
+	return &topScreen{in: i, out: o}, true
+}
+
+// open switches the terminal to the alternate screen; close restores it. quit is called when the
+// user quits or the terminal closes.
+func (s *topScreen) open(quit func()) (err error) {
+	if s.savedState, err = term.MakeRaw(int(s.in.Fd())); err != nil {
+		return err
+	}
+	go s.listen(quit) // it ends with the process, because a read from a terminal cannot be cancelled
+	return s.out.Control(enterScreen)
+}
+
+func (s *topScreen) close() error {
+	return errors.Join(s.out.Control(leaveScreen), term.Restore(int(s.in.Fd()), s.savedState))
+}
+
+// listen waits for q, Ctrl-C, Ctrl-D or the end of the terminal. In raw mode Ctrl-C is a byte and
+// not a signal.
+func (s *topScreen) listen(quit func()) {
+	defer quit()
+	key := make([]byte, 1)
+	for {
+		if _, err := s.in.Read(key); err != nil || strings.ContainsRune("qQ\x03\x04", rune(key[0])) {
+			return
+		}
+	}
+}
+
+// draw draws a view from the top, cut to the current size of the terminal.
+func (s *topScreen) draw(v *rates.View) error {
+	width, height, err := s.out.Size()
+	if err != nil || width <= 0 || height <= 0 {
+		width, height = screenWidth, 24
+	}
+	var b strings.Builder
+	b.WriteString(home)
+	for i, l := range fitLines(newFrame(v, width, screenRejections), width, height) {
+		if i > 0 {
+			b.WriteString("\r\n")
+		}
+		b.WriteString(terminal.Escape(l) + clearLine)
+	}
+	b.WriteString(clearRest)
+	return s.out.Control(b.String())
 }

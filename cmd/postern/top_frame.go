@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/postern-gateway/postern/internal/telemetry/rates"
 )
 
 // Limits of a screen. The rejections get few lines, because everything below them may be cut off.
@@ -18,35 +20,40 @@ const (
 	shortestName     = 13 // of a source's name, on a narrow screen
 )
 
-// frameSize limits a frame: columns, and rows of the table of rejections.
-type frameSize struct{ width, rejections int }
+// frame is a view as text, with a maximum width.
+type frame struct {
+	*rates.View
+	bytes.Buffer
+	width int
+}
 
-// frame returns a view as lines of text. What grows with the number of sources is at the end, so
-// that the important parts stay visible.
-func (v *view) frame(r frameSize) []string {
-	var b bytes.Buffer
-	v.writeHead(&b)
-	v.writeSummary(&b)
-	v.writeOutcomes(&b)
-	v.writeRejections(&b, r)
-	v.writeSources(&b, r)
+// newFrame returns a view as lines of text, with a maximum number of rows of the table of
+// rejections. What grows with the number of sources is at the end, so that the important parts stay
+// visible.
+func newFrame(v *rates.View, width, rejections int) []string {
+	b := &frame{View: v, width: width}
+	b.writeHead()
+	b.writeSummary()
+	b.writeOutcomes()
+	b.writeRejections(rejections)
+	b.writeSources()
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }
 
-func (v *view) writeHead(b *bytes.Buffer) {
+func (b *frame) writeHead() {
 	up := 0
-	for _, p := range v.Processes {
+	for _, p := range b.Processes {
 		if p.Up {
 			up++
 		}
 	}
 	over := "no interval yet"
-	if v.Seconds > 0 {
-		over = fmt.Sprintf("rates over %.1f s", v.Seconds)
+	if b.Seconds > 0 {
+		over = fmt.Sprintf("rates over %.1f s", b.Seconds)
 	}
-	fmt.Fprintf(b, "postern top   %s   %s   %d of %s\n", v.At.Format(time.TimeOnly), over, up,
-		plural(len(v.Processes), "process", "processes"))
-	for _, p := range v.Processes {
+	fmt.Fprintf(b, "postern top   %s   %s   %d of %s\n", b.At.Format(time.TimeOnly), over, up,
+		plural(len(b.Processes), "process", "processes"))
+	for _, p := range b.Processes {
 		state := "up " + formatDuration(p.UpSeconds)
 		if !p.Up {
 			state = "DOWN: " + p.Error
@@ -65,8 +72,8 @@ func plural(n int, one, many string) string {
 
 // writeSummary writes the sums over all processes, a line for each stage of an event. No line is
 // wider than screenWidth.
-func (v *view) writeSummary(b *bytes.Buffer) {
-	in, s, a, l := &v.Ingest, &v.Stream, &v.Apply, &v.Backlog
+func (b *frame) writeSummary() {
+	in, s, a, l := &b.Ingest, &b.Stream, &b.Apply, &b.Backlog
 	line := func(name string, cells ...string) {
 		// Cells have a minimum width, so that changing numbers do not move the columns.
 		fmt.Fprintf(b, "%-9s%-20s  %-27s  %s\n", name, cells[0], cells[1], cells[2])
@@ -84,7 +91,7 @@ func (v *view) writeSummary(b *bytes.Buffer) {
 	line("CHANGES", perSecond(a.Changes, "sent"), "unsent "+formatCount(l.Unsent)+" batches", "oldest "+
 		formatDuration(l.UnsentSeconds))
 	line("BACKLOG", formatCount(l.Failed)+" failed", formatCount(l.Dead)+" dead", "")
-	v.writePools(b)
+	b.writePools()
 	if s.LostConnections > 0 {
 		fmt.Fprintf(b, "LOST     %s to JetStream\n", plural(s.LostConnections, "connection", "connections"))
 	}
@@ -95,18 +102,18 @@ func (v *view) writeSummary(b *bytes.Buffer) {
 }
 
 // writePools writes the connections in use by role, on several lines if the screen is too narrow.
-func (v *view) writePools(b *bytes.Buffer) {
-	if len(v.Database) == 0 {
+func (b *frame) writePools() {
+	if len(b.Database) == 0 {
 		return
 	}
-	waits := measurement(0)
-	for _, p := range v.Database {
+	waits := rates.Value(0)
+	for _, p := range b.Database {
 		waits += p.Waits
 	}
 	line := fmt.Sprintf("%-9s%s   in use", "DATABASE", "waits "+perSecond(waits, ""))
-	for i, p := range v.Database {
+	for i, p := range b.Database {
 		pool := " " + escapeControl(p.Role) + " " + formatCount(p.InUse) + "/" + formatCount(p.Limit)
-		if i < len(v.Database)-1 {
+		if i < len(b.Database)-1 {
 			pool += ","
 		}
 		if len(line)+len(pool) > screenWidth {
@@ -118,14 +125,14 @@ func (v *view) writePools(b *bytes.Buffer) {
 	fmt.Fprintln(b, line)
 }
 
-func describeQuantiles(p50, p99 measurement) string {
+func describeQuantiles(p50, p99 rates.Value) string {
 	return "p50 " + formatDuration(p50) + ", p99 " + formatDuration(p99)
 }
 
 // writeSources writes the table of sources with deliveries, the busiest first.
-func (v *view) writeSources(b *bytes.Buffer, r frameSize) {
-	active := slices.DeleteFunc(slices.Clone(v.Sources), func(s sourceView) bool { return s.Total == 0 })
-	writeTable(b, r.width, "SOURCE, PER s\tDELIVERIES\tEVENTS\tDUPLICATE\tCONFLICT\tREJECTED\tNOT STORED", len(active),
+func (b *frame) writeSources() {
+	active := slices.DeleteFunc(slices.Clone(b.Sources), func(s rates.Source) bool { return s.Total == 0 })
+	b.writeTable(b.width, "SOURCE, PER s\tDELIVERIES\tEVENTS\tDUPLICATE\tCONFLICT\tREJECTED\tNOT STORED", len(active),
 		func(i int) []string {
 			s := active[i]
 			name := s.Source
@@ -136,20 +143,20 @@ func (v *view) writeSources(b *bytes.Buffer, r frameSize) {
 				formatCount(s.Conflicts),
 				formatCount(s.Rejected), formatCount(s.Refused)}
 		})
-	if silent := len(v.Sources) - len(active); silent > 0 {
+	if silent := len(b.Sources) - len(active); silent > 0 {
 		fmt.Fprintf(b, "no delivery since the start from %s\n\n", plural(silent, "source", "sources"))
 	}
 }
 
 // writeRejections writes the table of the reasons of rejections. If the screen is too small, the
 // last line says how many more there are.
-func (v *view) writeRejections(b *bytes.Buffer, r frameSize) {
-	shown, more := v.Rejected, ""
-	if len(shown) > r.rejections {
-		more = fmt.Sprintf("... %d more: use --once", len(shown)-r.rejections+1)
-		shown = shown[:r.rejections-1]
+func (b *frame) writeRejections(most int) {
+	shown, more := b.Rejected, ""
+	if len(shown) > most {
+		more = fmt.Sprintf("... %d more: use --once", len(shown)-most+1)
+		shown = shown[:most-1]
 	}
-	writeTable(b, r.width, "REJECTED BY\tREASON\tPER s\tSINCE START", len(shown), func(i int) []string {
+	b.writeTable(b.width, "REJECTED BY\tREASON\tPER s\tSINCE START", len(shown), func(i int) []string {
 		r := shown[i]
 		return []string{r.Source, r.Reason, formatCount(r.Rate), formatCount(r.Total)}
 	})
@@ -161,20 +168,20 @@ func (v *view) writeRejections(b *bytes.Buffer, r frameSize) {
 
 // writeOutcomes writes a table with one column per outcome, because the outcomes are always the
 // same.
-func (v *view) writeOutcomes(b *bytes.Buffer) {
+func (b *frame) writeOutcomes() {
 	head, rates, totals := "OUTCOMES", []string{"events/s"}, []string{"since start"}
-	for _, o := range v.Outcomes {
+	for _, o := range b.Outcomes {
 		head += "\t" + strings.ToUpper(escapeControl(o.Status))
 		rates, totals = append(rates, formatCount(o.Rate)), append(totals, formatCount(o.Total))
 	}
-	if len(v.Outcomes) > 0 {
-		writeTable(b, math.MaxInt, head, 2, func(i int) []string { return [][]string{rates, totals}[i] })
+	if len(b.Outcomes) > 0 {
+		b.writeTable(math.MaxInt, head, 2, func(i int) []string { return [][]string{rates, totals}[i] })
 	}
 }
 
 // writeTable aligns numbers to the right. It writes nothing without rows. If the table is wider
 // than the screen, it shortens the names in the first column.
-func writeTable(b *bytes.Buffer, width int, head string, n int, row func(i int) []string) {
+func (b *frame) writeTable(width int, head string, n int, row func(i int) []string) {
 	if n == 0 {
 		return
 	}
@@ -213,15 +220,15 @@ func writeTable(b *bytes.Buffer, width int, head string, n int, row func(i int) 
 	b.WriteByte('\n')
 }
 
-func perSecond(n measurement, what string) string {
+func perSecond(n rates.Value, what string) string {
 	return strings.TrimSpace(formatCount(n)+" "+what) + "/s"
 }
 
 // formatCount formats a number with a suitable precision: 1234, 12.3, 0.05.
-func formatCount(n measurement) string {
+func formatCount(n rates.Value) string {
 	f := float64(n)
 	switch {
-	case !n.isKnown():
+	case !n.Known():
 		return "-"
 	case f == math.Trunc(f) || math.Abs(f) >= 100:
 		return groupThousands(strconv.FormatFloat(math.Round(f), 'f', 0, 64))
@@ -241,10 +248,10 @@ func groupThousands(digits string) string {
 }
 
 // formatDuration formats a duration in a suitable unit.
-func formatDuration(seconds measurement) string {
+func formatDuration(seconds rates.Value) string {
 	f := float64(seconds)
 	switch {
-	case !seconds.isKnown():
+	case !seconds.Known():
 		return "-"
 	case f == 0:
 		return "0"
@@ -259,9 +266,9 @@ func formatDuration(seconds measurement) string {
 }
 
 // formatBytes formats a size in a suitable unit.
-func formatBytes(bytes measurement) string {
+func formatBytes(bytes rates.Value) string {
 	f, unit := float64(bytes), "B"
-	if !bytes.isKnown() {
+	if !bytes.Known() {
 		return "-"
 	}
 	for _, larger := range []string{"KiB", "MiB", "GiB"} {

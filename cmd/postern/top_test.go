@@ -17,144 +17,34 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/telemetry/rates"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // metricsPage reads a page as a process would send it.
-func metricsPage(t *testing.T, lines ...string) metricFamilies {
+func metricsPage(t *testing.T, lines ...string) *rates.Page {
 	t.Helper()
-	p, err := parsePage(strings.NewReader("postern_build_info 1\n" + strings.Join(lines, "\n") + "\n"))
+	p, err := rates.ParsePage(strings.NewReader("postern_build_info 1\n" + strings.Join(lines, "\n") + "\n"))
 	noError(t, err)
 	return p
 }
 
 // scraped is a process's response, some seconds after a fixed time.
-func scraped(from string, seconds float64, p metricFamilies) scrapeResult {
+func scraped(from string, seconds float64, p *rates.Page) rates.Scrape {
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).Add(time.Duration(seconds * float64(time.Second)))
-	s := scrapeResult{address: from, at: at, page: p}
+	s := rates.Scrape{Address: from, At: at, Page: p}
 	if p == nil {
-		s.err = errors.New("connection refused")
+		s.Err = errors.New("connection refused")
 	}
 	return s
 }
 
-func TestHistogram_quantile(t *testing.T) {
-	t.Parallel()
-	inf := math.Inf(1)
-	for name, c := range map[string]struct {
-		h    histogram
-		q    float64
-		want measurement
-	}{
-		"nothing counted": {histogram{bounds: []float64{1, inf}, counts: []float64{0, 0}}, 0.5, unknownValue},
-		"no buckets":      {histogram{count: 3}, 0.5, unknownValue},
-		"within the first bucket": {histogram{bounds: []float64{1, 2, inf}, counts: []float64{4, 4, 4}, count: 4},
-			0.5, 0.5},
-		"between two bounds": {histogram{bounds: []float64{1, 2, 4, inf}, counts: []float64{2, 6, 10, 10},
-			count: 10}, 0.8, 3},
-		"at a bound": {histogram{bounds: []float64{1, 2, inf}, counts: []float64{5, 10, 10}, count: 10},
-			0.5, 1},
-		"beyond the last bound": {histogram{bounds: []float64{1, 2, inf}, counts: []float64{1, 1, 10}, count: 10},
-			0.99, 2},
-		"an empty bucket is passed": {histogram{bounds: []float64{1, 2, 4, inf}, counts: []float64{0, 0, 10, 10},
-			count: 10}, 0.5, 3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := c.h.quantile(c.q); got != c.want && (got.isKnown() || c.want.isKnown()) {
-				t.Errorf("got %v, want %v", got, c.want)
-			}
-		})
-	}
-}
-
-func TestInterval_rate(t *testing.T) {
-	t.Parallel()
-	const name = "postern_publishes_total"
-	acks := func(n int) string { return fmt.Sprintf(name+"{result=\"acknowledged\"} %d", n) }
-	fails := func(n int) string { return fmt.Sprintf(name+"{result=\"failed\"} %d", n) }
-	for label, c := range map[string]struct {
-		before, after []scrapeResult
-		want          measurement
-	}{
-		"grows": {[]scrapeResult{scraped("a", 0, metricsPage(t, acks(10)))},
-			[]scrapeResult{scraped("a", 2, metricsPage(t, acks(30)))}, 10},
-		"two processes": {[]scrapeResult{scraped("a", 0, metricsPage(t, acks(0))),
-			scraped("b", 0, metricsPage(t, acks(5)))}, []scrapeResult{scraped("a", 1, metricsPage(t, acks(3))),
-			scraped("b", 1, metricsPage(t, acks(9)))}, 7},
-		"another label": {[]scrapeResult{scraped("a", 0, metricsPage(t, acks(1), fails(1)))},
-			[]scrapeResult{scraped("a", 1, metricsPage(t, acks(3), fails(100)))}, 2},
-		"a new series": {[]scrapeResult{scraped("a", 0, metricsPage(t))},
-			[]scrapeResult{scraped("a", 1, metricsPage(t, acks(4)))}, 4},
-		"restarted": {[]scrapeResult{scraped("a", 0, metricsPage(t, acks(1000)))},
-			[]scrapeResult{scraped("a", 1, metricsPage(t, acks(6)))}, 6},
-		"was down": {[]scrapeResult{scraped("a", 0, nil), scraped("b", 0, metricsPage(t, acks(1)))},
-			[]scrapeResult{scraped("a", 1, metricsPage(t, acks(900))), scraped("b", 1, metricsPage(t, acks(2)))}, 1},
-		"is down": {[]scrapeResult{scraped("a", 0, metricsPage(t, acks(1)))},
-			[]scrapeResult{scraped("a", 1, nil)}, unknownValue},
-		"never asked before": {[]scrapeResult{scraped("a", 1, metricsPage(t, acks(1)))},
-			[]scrapeResult{scraped("a", 1, metricsPage(t, acks(1)))}, unknownValue},
-		"a process that has no such part": {[]scrapeResult{scraped("a", 0, metricsPage(t))},
-			[]scrapeResult{scraped("a", 1, metricsPage(t))}, 0},
-	} {
-		t.Run(label, func(t *testing.T) {
-			t.Parallel()
-			if got := newView(c.before, c.after).Stream.Published; got != c.want &&
-				(got.isKnown() || c.want.isKnown()) {
-				t.Errorf("got %v, want %v", got, c.want)
-			}
-		})
-	}
-}
-
-// Counts from before the interval are ignored, unless the process has restarted.
-func TestInterval_histogramIncrease(t *testing.T) {
-	t.Parallel()
-	ack := func(upTo1, upTo2, all int) []string {
-		return []string{"# TYPE postern_ack_seconds histogram", fmt.Sprintf(`postern_ack_seconds_bucket{le="1"} %d`,
-			upTo1),
-			fmt.Sprintf(`postern_ack_seconds_bucket{le="2"} %d`, upTo2),
-			fmt.Sprintf(`postern_ack_seconds_bucket{le="+Inf"} %d`, all),
-			fmt.Sprintf("postern_ack_seconds_sum %d", all), fmt.Sprintf("postern_ack_seconds_count %d", all)}
-	}
-	v := newView([]scrapeResult{scraped("a", 0, metricsPage(t, ack(100, 100, 100)...))},
-		[]scrapeResult{scraped("a", 1, metricsPage(t, ack(100, 110, 110)...))})
-	if v.Ingest.AckP50 != 1.5 {
-		t.Errorf("p50 %v, want that of the ten new ones, 1.5", v.Ingest.AckP50)
-	}
-	v = newView([]scrapeResult{scraped("a", 0, metricsPage(t, ack(100, 100, 100)...))},
-		[]scrapeResult{scraped("a", 1, metricsPage(t, ack(10, 10, 10)...))})
-	if v.Ingest.AckP50 != 0.5 {
-		t.Errorf("p50 %v after a new start, want 0.5", v.Ingest.AckP50)
-	}
-}
-
-// A gauge from the database is the same in every processor, and an unknown value does not hide
-// another one.
-func TestInterval_highest(t *testing.T) {
-	t.Parallel()
-	after := []scrapeResult{scraped("a", 1, metricsPage(t, "postern_dead_events NaN",
-		"postern_queue_deliveries{source=\"a\"} 2",
-		"postern_queue_deliveries{source=\"b\"} 3")),
-		scraped("b", 1, metricsPage(t, "postern_dead_events 4", "postern_queue_deliveries{source=\"a\"} 1")),
-		scraped("c", 1, metricsPage(t, "postern_dead_events 3")),
-		scraped("d", 1, metricsPage(t, "postern_dead_events NaN"))}
-	v := newView(after, after)
-	if v.Backlog.Dead != 4 || v.Ingest.Queue != 6 || v.Backlog.Failed.isKnown() {
-		t.Errorf("dead %v, want 4; queue %v, want 6; failed %v, want unknown", v.Backlog.Dead, v.Ingest.Queue,
-			v.Backlog.Failed)
-	}
-}
-
-// unlimitedFrame has room for everything.
-var unlimitedFrame = frameSize{math.MaxInt, math.MaxInt}
-
 func TestView_frame(t *testing.T) {
 	t.Parallel()
-	before := []scrapeResult{scraped("http://a/metrics", 0,
+	before := []rates.Scrape{scraped("http://a/metrics", 0,
 		metricsPage(t, "postern_deliveries_total{source=\"stripe\",result=\"accepted\"} 0",
 			"postern_events_total{source=\"stripe\",result=\"stored\"} 0")), scraped("http://b/metrics", 0, nil)}
-	after := []scrapeResult{scraped("http://a/metrics", 2, metricsPage(t, "process_start_time_seconds 1.795262e+09",
+	after := []rates.Scrape{scraped("http://a/metrics", 2, metricsPage(t, "process_start_time_seconds 1.795262e+09",
 		`postern_deliveries_total{source="stripe",result="accepted"} 2500`,
 		`postern_deliveries_total{source="stripe",result="rejected"} 4`,
 		`postern_deliveries_total{source="stripe",result="overloaded"} 3`,
@@ -173,7 +63,7 @@ func TestView_frame(t *testing.T) {
 		`postern_database_connections{role="gateway",state="in_use"} 3`,
 		`postern_database_connections_limit{role="gateway"} 16`,
 		`postern_database_waits_total{role="gateway"} 1`)), scraped("http://b/metrics", 2, nil)}
-	v := newView(before, after)
+	v := rates.NewView(before, after)
 	const want = `postern top   12:00:02   rates over 2.0 s   1 of 2 processes
   http://a/metrics   up 6m
   http://b/metrics   DOWN: connection refused
@@ -201,10 +91,11 @@ stripe              1,254   1,200         50         0         2         1.5
 (unknown)            0.50       0          0         0         0        0.50
 
 no delivery since the start from 1 source`
-	if diff := cmp.Diff(want, strings.Join(fitLines(v.frame(unlimitedFrame), 200, 100), "\n")); diff != "" {
+	if diff := cmp.Diff(want, strings.Join(fitLines(newFrame(&v, math.MaxInt, math.MaxInt), 200, 100),
+		"\n")); diff != "" {
 		t.Error(diff)
 	}
-	small := fitLines(v.frame(unlimitedFrame), 20, 5)
+	small := fitLines(newFrame(&v, math.MaxInt, math.MaxInt), 20, 5)
 	if len(small) != 5 || small[0] != "postern top   12:00…" || !strings.HasPrefix(small[4], "... 18 lines more") {
 		t.Errorf("on a small screen: %q", small)
 	}
@@ -212,7 +103,7 @@ no delivery since the start from 1 source`
 
 // busyView shows a gateway and a processor with many sources: source n has n of everything, and
 // other numbers are large.
-func busyView(t *testing.T, sources int) view {
+func busyView(t *testing.T, sources int) rates.View {
 	t.Helper()
 	var gateway []string
 	for n := range sources {
@@ -248,9 +139,9 @@ func busyView(t *testing.T, sources int) view {
 	for _, name := range []string{"postern_apply_seconds", "postern_apply_lag_seconds"} {
 		processor = append(processor, slow(name)...)
 	}
-	return newView([]scrapeResult{scraped("http://127.0.0.1:8081/metrics", 0, metricsPage(t)),
+	return rates.NewView([]rates.Scrape{scraped("http://127.0.0.1:8081/metrics", 0, metricsPage(t)),
 		scraped("http://127.0.0.1:8082/metrics", 0, metricsPage(t))},
-		[]scrapeResult{scraped("http://127.0.0.1:8081/metrics", 1, metricsPage(t, gateway...)),
+		[]rates.Scrape{scraped("http://127.0.0.1:8081/metrics", 1, metricsPage(t, gateway...)),
 			scraped("http://127.0.0.1:8082/metrics", 1, metricsPage(t, processor...))})
 }
 
@@ -290,16 +181,17 @@ SOURCE, PER s      DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  NOT STORED
 17-source-with-a…      15,303   5,101      5,101     5,101     5,101       5,101
 16-source-with-a…      14,403   4,801      4,801     4,801     4,801       4,801
 ... 16 lines more: enlarge the window, or use --once`
-	got := fitLines(v.frame(frameSize{80, screenRejections}), 80, 24)
+	got := fitLines(newFrame(&v, 80, screenRejections), 80, 24)
 	if diff := cmp.Diff(want, strings.Join(got, "\n")); diff != "" {
 		t.Error(diff)
 	}
-	for _, l := range v.frame(frameSize{80, screenRejections}) {
+	for _, l := range newFrame(&v, 80, screenRejections) {
 		if l := strings.TrimRight(l, " "); utf8.RuneCountInString(l) > 80 {
 			t.Errorf("wider than the screen: %q", l)
 		}
 	}
-	if all := strings.Join(v.frame(unlimitedFrame), "\n"); strings.Count(all, "-source-with-a-long-name ") != 2*19 ||
+	if all := strings.Join(newFrame(&v, math.MaxInt, math.MaxInt), "\n"); strings.Count(all,
+		"-source-with-a-long-name ") != 2*19 ||
 		strings.Contains(all, "…") {
 		t.Errorf("an unlimited frame is cut:\n%s", all)
 	}
@@ -310,9 +202,9 @@ func TestView_frameWithControlCharacters_escapesThem(t *testing.T) {
 	t.Parallel()
 	p := metricsPage(t, "postern_deliveries_total{source=\"\x1b[2J\\n\",result=\"accepted\"} 1",
 		"postern_outcomes_total{status=\"\x1b]0;x\"} 1")
-	v := newView([]scrapeResult{scraped("a", 0, p)}, []scrapeResult{scraped("a", 1, p)})
+	v := rates.NewView([]rates.Scrape{scraped("a", 0, p)}, []rates.Scrape{scraped("a", 1, p)})
 	v.Processes[0].Error, v.Processes[0].Up = "\x1b[31m", false
-	for _, l := range v.frame(unlimitedFrame) {
+	for _, l := range newFrame(&v, math.MaxInt, math.MaxInt) {
 		if strings.ContainsAny(l, "\x1b\r") {
 			t.Errorf("control characters in %q", l)
 		}

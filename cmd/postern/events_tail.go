@@ -24,43 +24,30 @@ const (
 )
 
 func newEventsTailCommand(c *cli) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "tail",
-		Short: "Follow events as they arrive",
-		Long: `Follow events as they arrive, until interrupted. With -o json each event is one line.
+	return command{
+		use: "tail", short: "Follow events as they arrive",
+		long: `Follow events as they arrive, until interrupted. With -o json each event is one line.
 The output is for watching only: an event whose commit takes longer than 5 s may be missing.
 Consumers that need every event read the feed postern.events.> instead.`,
-		Example: `  postern events tail
+		example: `  postern events tail
   postern events tail --type 'invoice.*' --since 10m -o json`,
-		Args: wantArgs(),
-	}
-	filterFlags(cmd, admin.EventParams)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		values := filterValues(cmd, admin.EventParams)
-		return c.withPool(cmd.Context(), cmd.ErrOrStderr(), func(pool *pgxpool.Pool) error {
-			t := &tail{pool: pool, values: values, printed: map[int64]bool{}, print: c.newTailPrinter(cmd)}
-			return t.follow(cmd.Context())
-		})
-	}
-	return cmd
+		params: admin.EventParams,
+		run: func(x *call) error {
+			t := &tail{pool: x.pool, values: x.values, printed: map[int64]bool{}, print: x.printTailed}
+			return t.follow(x.ctx)
+		},
+	}.build(c)
 }
 
-// newTailPrinter returns a function that prints an event per line. Columns have fixed widths,
-// because later events are not known.
-func (c *cli) newTailPrinter(cmd *cobra.Command) func(events.Item) error {
-	return func(e events.Item) error {
-		if c.output == "json" {
-			b, err := json.Marshal(e)
-			if err == nil {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", b)
-			}
-			return err
-		}
-		_, err := fmt.Fprintln(cmd.OutOrStdout(),
-			strings.TrimRight(escapeControl(fmt.Sprintf("%-27s  %-19d  %-12s  %-32s  %-40s  %s",
-				e.ReceivedAt, e.ID, e.Source, e.EventType, describeObject(e.ObjectType, e.ObjectID), e.EventID)), " "))
-		return err
+// printTailed prints an event per line. Columns have fixed widths, because later events are not
+// known.
+func (x *call) printTailed(e events.Item) error {
+	if x.json() {
+		return json.NewEncoder(x.out).Encode(e)
 	}
+	_, err := fmt.Fprintln(x.out, strings.TrimRight(escapeControl(fmt.Sprintf("%-27s  %-19d  %-12s  %-32s  %-40s  %s",
+		e.ReceivedAt, e.ID, e.Source, e.EventType, describeObject(e.ObjectType, e.ObjectID), e.EventID)), " "))
+	return err
 }
 
 // tail polls the log by id and prints each event once.
