@@ -110,29 +110,10 @@ type AuditFilter struct {
 // ListAudit returns a page of the audit, newest first. Errors: events.ErrInvalid.
 func ListAudit(ctx context.Context, db postgres.DB, f AuditFilter, cursor string, limit int) (events.Page[AuditEntry],
 	error) {
-	var page events.Page[AuditEntry]
-	limit, err := events.PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	below := int64(1) << 62
-	if err := events.ReadCursor(cursor, &below); err != nil {
-		return page, err
-	}
-	rows, err := db.Query(ctx, listAuditSQL, below, events.NilIfZero(f.Since), events.NilIfZero(f.Until),
-		events.NilIfZero(f.Actor), events.NilIfZero(f.Action), events.NilIfZero(f.Run), limit)
-	if err != nil {
-		return page, fmt.Errorf("list the audit: %w", err)
-	}
-	page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e AuditEntry, err error) {
-		return e, row.Scan(&e.ID, &e.At.Time, &e.Actor, &e.Via, &e.Address, &e.DatabaseUser, &e.Action, &e.Target,
-			&e.Reason, &e.Run)
-	})
-	if err != nil {
-		return page, fmt.Errorf("list the audit: %w", err)
-	}
-	if len(page.Items) == limit {
-		page.Next = events.MakeCursor(page.Items[limit-1].ID)
-	}
-	return page, nil
+	return events.ReadPage("list the audit", cursor, limit, int64(1)<<62, func(e *AuditEntry) int64 { return e.ID },
+		func(below int64, limit int) ([]AuditEntry, error) {
+			return postgres.Collect(ctx, db, pgx.RowToStructByPos[AuditEntry], listAuditSQL, below,
+				events.NilIfZero(f.Since), events.NilIfZero(f.Until), events.NilIfZero(f.Actor),
+				events.NilIfZero(f.Action), events.NilIfZero(f.Run), limit)
+		})
 }

@@ -142,7 +142,7 @@ func RevokeToken(ctx context.Context, db postgres.DB, name string) (*Token, erro
 	if _, err := db.Exec(ctx, revokeTokenSQL, name); err != nil {
 		return nil, fmt.Errorf("revoke token %s: %w", name, err)
 	}
-	all, err := queryTokens(ctx, db, showTokenSQL, name)
+	all, err := postgres.Collect(ctx, db, pgx.RowToStructByPos[Token], showTokenSQL, name)
 	if err != nil {
 		return nil, fmt.Errorf("show token %s: %w", name, err)
 	}
@@ -163,35 +163,10 @@ const (
 // ListTokens returns a page of tokens by name, including those that are no longer valid. Errors:
 // events.ErrInvalid.
 func ListTokens(ctx context.Context, db postgres.DB, cursor string, limit int) (events.Page[Token], error) {
-	var page events.Page[Token]
-	limit, err := events.PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	after := ""
-	if err := events.ReadCursor(cursor, &after); err != nil {
-		return page, err
-	}
-	if page.Items, err = queryTokens(ctx, db, listTokensSQL, after, limit); err != nil {
-		return page, fmt.Errorf("list tokens: %w", err)
-	}
-	if len(page.Items) == limit {
-		page.Next = events.MakeCursor(page.Items[limit-1].Name)
-	}
-	return page, nil
-}
-
-func queryTokens(ctx context.Context, db postgres.DB, sql string, args ...any) ([]Token, error) {
-	rows, err := db.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Token, err error) {
-		var expires, revoked *time.Time
-		err = row.Scan(&t.Name, &t.Role, &t.CreatedAt.Time, &t.CreatedBy, &expires, &revoked, &t.UsedOn, &t.InForce)
-		t.ExpiresAt, t.RevokedAt = events.OptionalInstant(expires), events.OptionalInstant(revoked)
-		return t, err
-	})
+	return events.ReadPage("list tokens", cursor, limit, "", func(t *Token) string { return t.Name },
+		func(after string, limit int) ([]Token, error) {
+			return postgres.Collect(ctx, db, pgx.RowToStructByPos[Token], listTokensSQL, after, limit)
+		})
 }
 
 const countTokensSQL = `SELECT count(*) FROM tokens t WHERE ` + inForceSQL

@@ -11,7 +11,7 @@ func (v *View) describeAllowedActions() string {
 	id := v.Effect.ID
 	switch v.State {
 	case AwaitingApproval:
-		if v.approvalExpired {
+		if v.ApprovalExpired {
 			return fmt.Sprintf("none of its steps has started, and none will: it could be approved until %s, and a "+
 				"processor will mark it as expired", v.ExpiresAt)
 		}
@@ -110,7 +110,7 @@ func (v *View) describeManualWork() string {
 	case v.Event == 0:
 		subject, next = "this object, in the window up to "+v.WindowEnd+", by hand",
 			"is evaluated again in the next window"
-	case v.onEachEvent:
+	case v.OnEachEvent:
 		subject, next = fmt.Sprintf("event %d by hand, because a replay does not evaluate it again", v.Event),
 			"is evaluated for the next event"
 	}

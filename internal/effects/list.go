@@ -66,13 +66,13 @@ type View struct {
 	PayloadSHA256 string `json:"payload_sha256"`
 	// Steps are the steps that have started, in the order of the rule, each before its
 	// compensation.
-	Steps []Step `json:"steps"`
+	Steps []Step `json:"steps" db:"-"`
 	// AllowedActions says in a sentence which actions are allowed next.
-	AllowedActions string `json:"next"`
-	// approvalExpired reports that the effect awaits approval and can no longer be approved.
-	approvalExpired bool
-	// onEachEvent reports that its rule is evaluated for each event.
-	onEachEvent bool
+	AllowedActions string `json:"next" db:"-"`
+	// ApprovalExpired reports that the effect awaits approval and can no longer be approved.
+	ApprovalExpired bool `json:"-"`
+	// OnEachEvent reports that its rule is evaluated for each event.
+	OnEachEvent bool `json:"-"`
 }
 
 // Step is a step that has started.
@@ -130,81 +130,55 @@ ORDER BY e.effect DESC LIMIT $12`
 
 // List returns a page of effects, the newest first. Errors: events.ErrInvalid.
 func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit int) (events.Page[Effect], error) {
-	var page events.Page[Effect]
-	limit, err := events.PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	below := int64(1) << 62
-	if err := events.ReadCursor(cursor, &below); err != nil {
-		return page, err
-	}
-	// PostgreSQL plans each combination of filters separately. One generic plan would scan the
-	// whole ledger for a key.
-	page.Items, err = postgres.Collect(ctx, db, func(row pgx.CollectableRow) (e Effect, err error) {
-		return e, scan(row, &e)
-	}, listSQL, pgx.QueryExecModeCacheDescribe, below, events.NilIfZero(f.Source), f.Account, events.NilIfZero(f.Type),
-		events.NilIfZero(f.ID), events.NilIfZero(f.Rule), events.NilIfZero(f.State), events.NilIfZero(f.Key),
-		events.NilIfZero(f.Event), events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit)
-	if err != nil {
-		return page, fmt.Errorf("list effects: %w", err)
-	}
-	if len(page.Items) == limit {
-		page.Next = events.MakeCursor(page.Items[limit-1].ID)
-	}
-	return page, nil
-}
-
-// scan reads effectColumns and the columns after them.
-func scan(row pgx.CollectableRow, e *Effect, extra ...any) error {
-	var due, leaseUntil, expires *time.Time
-	err := row.Scan(append([]any{&e.ID, &e.Key, &e.RuleVersion, &e.Forced, &e.Rule, &e.Source, &e.Account,
-		&e.ObjectType, &e.ObjectID, &e.Event, &e.Run, &e.State, &e.Reason, &e.Compensating, &e.Destination, &e.Attempts,
-		&due, &e.LeaseOwner, &leaseUntil, &expires, &e.PlannedAt.Time, &e.UpdatedAt.Time}, extra...)...)
-	e.Due, e.LeaseUntil, e.ExpiresAt = events.OptionalInstant(due), events.OptionalInstant(leaseUntil),
-		events.OptionalInstant(expires)
-	return err
+	return events.ReadPage("list effects", cursor, limit, int64(1)<<62, func(e *Effect) int64 { return e.ID },
+		func(below int64, limit int) ([]Effect, error) {
+			// PostgreSQL plans each combination of filters separately. One generic plan would scan
+			// the whole ledger for a key.
+			return postgres.Collect(ctx, db, pgx.RowToStructByPos[Effect], listSQL, pgx.QueryExecModeCacheDescribe,
+				below,
+				events.NilIfZero(f.Source), f.Account, events.NilIfZero(f.Type), events.NilIfZero(f.ID),
+				events.NilIfZero(f.Rule), events.NilIfZero(f.State), events.NilIfZero(f.Key), events.NilIfZero(f.Event),
+				events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit)
+		})
 }
 
 const showSQL = effectColumns + `,
   coalesce(e.template_data #>> '{event,key}', ''), coalesce(e.template_data #>> '{event,type}', ''),
-  	coalesce(e.template_data #>> '{event,origin}', ''),
-  		coalesce(encode(sha256(convert_to(e.template_data::text, 'UTF8')), 'hex'),
-  	''),
-  coalesce(e.template_data #>> '{window,start}', ''), coalesce(e.template_data #>> '{window,end}', ''),
-  	coalesce(e.state = 'awaiting_approval'
+  	coalesce(e.template_data #>> '{event,origin}', ''), coalesce(e.template_data #>> '{window,start}', ''),
+  coalesce(e.template_data #>> '{window,end}', ''),
+  coalesce(encode(sha256(convert_to(e.template_data::text, 'UTF8')), 'hex'), ''), coalesce(e.state = 'awaiting_approval'
   	AND e.expires_at <= clock_now(), false), coalesce(e.template_data ? 'event' AND NOT e.template_data ? 'old',
   		false)
 FROM effects e JOIN sources s ON s.number = e.source WHERE e.effect = ANY($1::bigint[]) ORDER BY e.effect`
 
 const stepsSQL = `
-SELECT effect, step, undo, state, destination, coalesce(request->>'method' || ' ' || (request->>'path'), ''),
+SELECT step, undo, state, destination, coalesce(request->>'method' || ' ' || (request->>'path'), ''),
 	encode(fingerprint, 'hex'), attempts, reserved_at, ended_at, coalesce(status, 0), captured, captures,
-  error, resolved_by, undoable
+  error, resolved_by, undoable, effect
 FROM effect_steps WHERE effect = ANY($1::bigint[]) ORDER BY effect, position, undo`
 
 // Show returns effects with their steps, in the order of their ids. Errors: events.ErrNotFound if
 // one of them does not exist.
 func Show(ctx context.Context, db postgres.DB, ids ...int64) ([]View, error) {
-	all, err := postgres.Collect(ctx, db, func(row pgx.CollectableRow) (v View, err error) {
-		v.Steps = []Step{}
-		return v, scan(row, &v.Effect, &v.EventKey, &v.EventType, &v.Origin, &v.PayloadSHA256, &v.WindowStart,
-			&v.WindowEnd, &v.approvalExpired, &v.onEachEvent)
-	}, showSQL, ids)
+	all, err := postgres.Collect(ctx, db, pgx.RowToStructByPos[View], showSQL, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read effects: %w", err)
 	}
 	byID := map[int64]*View{}
 	for i := range all {
-		byID[all[i].Effect.ID] = &all[i]
+		all[i].Steps, byID[all[i].Effect.ID] = []Step{}, &all[i]
 	}
 	for _, id := range ids {
 		if byID[id] == nil {
 			return nil, fmt.Errorf("effect %d: %w", id, events.ErrNotFound)
 		}
 	}
-	if err := readSteps(ctx, db, ids, byID); err != nil {
-		return nil, err
+	steps, err := postgres.Collect(ctx, db, pgx.RowToStructByPos[stepOfEffect], stepsSQL, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read steps: %w", err)
+	}
+	for _, s := range steps {
+		byID[s.ID].Steps = append(byID[s.ID].Steps, s.Step)
 	}
 	for i := range all {
 		all[i].AllowedActions = all[i].describeAllowedActions()
@@ -212,21 +186,8 @@ func Show(ctx context.Context, db postgres.DB, ids ...int64) ([]View, error) {
 	return all, nil
 }
 
-func readSteps(ctx context.Context, db postgres.DB, ids []int64, byID map[int64]*View) error {
-	_, err := postgres.Collect(ctx, db, func(row pgx.CollectableRow) (s Step, err error) {
-		var effect int64
-		var ended *time.Time
-		err = row.Scan(&effect, &s.Step, &s.Undo, &s.State, &s.Destination, &s.Request, &s.Fingerprint, &s.Attempts,
-			&s.ReservedAt.Time, &ended, &s.Status, &s.Captured, &s.Captures, &s.Error, &s.Recovery, &s.Undoable)
-		if err != nil {
-			return s, err
-		}
-		s.EndedAt = events.OptionalInstant(ended)
-		byID[effect].Steps = append(byID[effect].Steps, s)
-		return s, nil
-	}, stepsSQL, ids)
-	if err != nil {
-		return fmt.Errorf("read steps: %w", err)
-	}
-	return nil
+// stepOfEffect is a step with the id of its effect.
+type stepOfEffect struct {
+	Step
+	ID int64
 }

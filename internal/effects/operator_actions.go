@@ -65,7 +65,7 @@ func Approve(ctx context.Context, tx pgx.Tx, ids ...int64) ([]View, error) {
 		if v.State != AwaitingApproval {
 			return v.wrongState("there is nothing to approve")
 		}
-		if v.approvalExpired {
+		if v.ApprovalExpired {
 			return v.invalid("it could be approved until %s (approval_expires of its rule), so none of its steps is "+
 				"started any more", v.ExpiresAt)
 		}

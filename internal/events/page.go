@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // The bounds of a page of any list.
@@ -64,12 +66,13 @@ func SourceInterval(source int32) (first, last int32) {
 // zero.
 type Instant struct{ time.Time }
 
-// OptionalInstant returns zero for nil.
-func OptionalInstant(at *time.Time) (i Instant) {
-	if at != nil {
-		i.Time = *at
+// ScanTimestamptz reads a column; null becomes zero.
+func (i *Instant) ScanTimestamptz(v pgtype.Timestamptz) error {
+	if v.InfinityModifier != pgtype.Finite {
+		return fmt.Errorf("the time is %s", v.InfinityModifier)
 	}
-	return i
+	i.Time = v.Time
+	return nil
 }
 
 // String returns the JSON form without quotes; "" for zero.
@@ -131,6 +134,26 @@ func PageSize(limit int) (int, error) {
 		return 0, fmt.Errorf("%w limit %d: 1 to %d", ErrInvalid, limit, MaxLimit)
 	}
 	return limit, nil
+}
+
+// ReadPage returns a page of a list whose position is one value, such as an id. start is the
+// position before the first item, and position returns that of an item. read returns at most limit
+// items after a position. verb begins the errors of read. Errors: ErrInvalid.
+func ReadPage[T, K any](verb, cursor string, limit int, start K, position func(*T) K,
+	read func(after K, limit int) ([]T, error)) (page Page[T], err error) {
+	if limit, err = PageSize(limit); err != nil {
+		return page, err
+	}
+	if err := ReadCursor(cursor, &start); err != nil {
+		return page, err
+	}
+	if page.Items, err = read(start, limit); err != nil {
+		return page, fmt.Errorf("%s: %w", verb, err)
+	}
+	if len(page.Items) == limit {
+		page.Next = MakeCursor(position(&page.Items[limit-1]))
+	}
+	return page, nil
 }
 
 // like converts a pattern with * to one for SQL's LIKE; nil if there is none.

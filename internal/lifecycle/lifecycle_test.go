@@ -141,3 +141,38 @@ func TestWithTimeout_expired_namesOperation(t *testing.T) {
 		}
 	})
 }
+
+func TestRepeat_errorsAndWork_waitAndReport(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		wake := make(chan struct{}, 1)
+		began := time.Now()
+		var times []time.Duration
+		reported := 0
+		err := lifecycle.Repeat(ctx, time.Minute, wake, func(error) { reported++ },
+			func(context.Context) (more bool, err error) {
+				times = append(times, time.Since(began))
+				switch len(times) {
+				case 1: // more work: no wait
+					return true, nil
+				case 2, 3: // errors: a wait, one report
+					return true, errBroken
+				case 4:
+					time.AfterFunc(time.Second, func() { wake <- struct{}{} })
+				case 5:
+					return false, errBroken
+				case 6:
+					stop()
+					return false, errBroken
+				}
+				return false, nil
+			})
+		want := []time.Duration{0, 0, time.Minute, 2 * time.Minute, 2*time.Minute + time.Second, 3*time.Minute +
+			time.Second}
+		if err != nil || reported != 2 || !cmp.Equal(times, want) {
+			t.Errorf("%v, %d reports, calls at %v", err, reported, times)
+		}
+	})
+}

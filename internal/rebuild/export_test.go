@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // ClearAbandonedOnce makes one round of ClearAbandoned.
@@ -46,4 +48,13 @@ func SwapStatements() map[string]string {
 		all[fmt.Sprint("all rows ", i)], all[fmt.Sprint("by keys ", i)] = p.allRows, p.byKeys
 	}
 	return all
+}
+
+// Request inserts a rebuild into the table of runs; a running processor executes it. It returns the
+// run's number. Errors: events.ErrInvalid if the source has an open rebuild.
+func Request(ctx context.Context, pool *pgxpool.Pool, o *Params, actor, reason string, expected int64) (run int64,
+	err error) {
+	run, err = runs.Create(ctx, pool, runs.Request{Job: Job, Params: o, Actor: actor, Reason: reason,
+		Expected: expected})
+	return run, ExplainConflict(ctx, pool, o, err)
 }

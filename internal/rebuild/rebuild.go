@@ -5,9 +5,7 @@
 package rebuild
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -127,11 +125,8 @@ func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logge
 // readParams reads the current parameters.
 func (w *work) readParams() error {
 	w.params = Params{}
-	decoder := json.NewDecoder(bytes.NewReader(w.lease.Params))
-	// a field of a later release may change the meaning of the others
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&w.params); err != nil {
-		return runs.Permanent(fmt.Errorf("read the parameters: %w", err))
+	if err := w.lease.DecodeParams(&w.params); err != nil {
+		return err
 	}
 	return w.checkSource()
 }

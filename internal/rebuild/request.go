@@ -19,15 +19,6 @@ const uniqueViolation = "23505"
 const openSQL = `SELECT r.run FROM runs r WHERE r.job = 'rebuild' AND r.params ->> 'source' = $1::int::text
 	AND r.ended_at IS NULL`
 
-// Request inserts a rebuild into the table of runs; a running processor executes it. It returns the
-// run's number. Errors: events.ErrInvalid if the source has an open rebuild.
-func Request(ctx context.Context, pool *pgxpool.Pool, o *Params, actor, reason string, expected int64) (run int64,
-	err error) {
-	run, err = runs.Create(ctx, pool, runs.Request{Job: Job, Params: o, Actor: actor, Reason: reason,
-		Expected: expected})
-	return run, ExplainConflict(ctx, pool, o, err)
-}
-
 // ExplainConflict replaces the database's error about a second open rebuild of a source with one
 // that tells the operator what to do. Errors: events.ErrInvalid.
 func ExplainConflict(ctx context.Context, pool *pgxpool.Pool, o *Params, err error) error {

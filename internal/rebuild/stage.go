@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // stageTimeout bounds a transaction that copies or clears some rows.
@@ -105,16 +105,12 @@ func (w *work) copyRetained(ctx context.Context) error {
 }
 
 // ClearAbandoned clears the staged rows of sources without an open rebuild, after a swap,
-// cancellation or failure. It runs until ctx ends. Several processes may run it at once. Failures
-// are logged and retried.
+// cancellation or failure. It runs until ctx ends. Several processes may run it at once. It retries
+// after failures, and logs the first of consecutive ones.
 func ClearAbandoned(ctx context.Context, pool *pgxpool.Pool, every time.Duration, log *slog.Logger) error {
-	for ctx.Err() == nil {
-		if err := clearAbandoned(ctx, pool); err != nil && ctx.Err() == nil {
-			log.Warn("staged objects not cleared; retrying later", "error", err)
-		}
-		runs.Sleep(ctx, every)
-	}
-	return nil
+	return lifecycle.Repeat(ctx, every, nil, func(err error) {
+		log.Warn("staged objects not cleared; retrying later", "error", err)
+	}, func(ctx context.Context) (bool, error) { return false, clearAbandoned(ctx, pool) })
 }
 
 const nextSourceSQL = `SELECT source FROM staged_objects WHERE source > $1 ORDER BY source LIMIT 1`

@@ -168,11 +168,8 @@ func Watermarks(ctx context.Context, pool *pgxpool.Pool, source int32, cursor st
 	rows, err := pool.Query(ctx, watermarksSQL, after, account, subject, first, last, limit)
 	if err == nil {
 		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Completeness, err error) {
-			var disconnectedSince *time.Time
-			err = row.Scan(&p.sourceNumber, &p.Source, &p.Account, &p.Subject, &p.Since.Time, &p.Until.Time, &p.Run,
-				&p.At.Time, &p.NotListableRun, &p.NotListableReason, &disconnectedSince, &p.DisconnectedReason)
-			p.DisconnectedSince = events.OptionalInstant(disconnectedSince)
-			return p, err
+			return p, row.Scan(&p.sourceNumber, &p.Source, &p.Account, &p.Subject, &p.Since, &p.Until, &p.Run, &p.At,
+				&p.NotListableRun, &p.NotListableReason, &p.DisconnectedSince, &p.DisconnectedReason)
 		})
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/runs"
 )
@@ -39,16 +40,9 @@ func (a *AutoRedactor) Replace(sources []string) {
 
 // Run checks for requests until ctx ends. It logs only the first of consecutive errors.
 func (a *AutoRedactor) Run(ctx context.Context) error {
-	failing := false
-	for ctx.Err() == nil {
-		err := a.Tick(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			a.Logger.Warn("senders' redaction requests not checked; retrying", "error", err)
-		}
-		failing = err != nil
-		runs.Sleep(ctx, a.Every)
-	}
-	return nil
+	return lifecycle.Repeat(ctx, a.Every, nil, func(err error) {
+		a.Logger.Warn("senders' redaction requests not checked; retrying", "error", err)
+	}, func(ctx context.Context) (bool, error) { return false, a.Tick(ctx) })
 }
 
 // Tick starts the redaction of each new request.

@@ -11,13 +11,8 @@ const (
 	// deleteDifferencesSQL deletes the stored differences between objects and the provider, for the
 	// objects $1 to $4 and those of events.
 	deleteDifferencesSQL = `
-DELETE FROM drifts d USING (
-  SELECT o.source, o.account, o.object_type, o.object_id FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS
-  	o(source, account, object_type, object_id)
-  UNION
-  SELECT o.source, o.account, o.object_type, o.object_id FROM outcomes o WHERE o.event_id = ANY($5::bigint[])
-  	AND o.object <> 0
-) k WHERE d.source = k.source AND d.account = k.account AND d.object_type = k.object_type AND d.object_id = k.object_id`
+DELETE FROM drifts d USING ` + affectedObjects + ` WHERE d.source = k.source AND d.account = k.account
+	AND d.object_type = k.object_type AND d.object_id = k.object_id`
 
 	// clearDifferencesSQL clears the fields and keeps their number.
 	clearDifferencesSQL = `UPDATE drifts SET fields = '[]', more_fields = more_fields + jsonb_array_length(fields),

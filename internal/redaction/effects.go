@@ -11,16 +11,20 @@ import (
 // Effects hold states of their objects before and after a change, requests and responses. Each may
 // contain data of a redacted event.
 const (
-	// lockEffectsSQL waits for processes that execute effects of the objects or record their
-	// results, in the same lock order. The statements after it see all that they wrote.
-	lockEffectsSQL = `
-SELECT e.effect FROM effects e JOIN (
+	// affectedObjects are the objects $1 to $4 and those of the events $5.
+	affectedObjects = `(
   SELECT o.source, o.account, o.object_type, o.object_id FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS
   	o(source, account, object_type, object_id)
   UNION
   SELECT o.source, o.account, o.object_type, o.object_id FROM outcomes o WHERE o.event_id = ANY($5::bigint[])
   	AND o.object <> 0
-) k ON e.source = k.source AND e.account = k.account AND e.object_type = k.object_type AND e.object_id = k.object_id
+) k`
+
+	// lockEffectsSQL waits for processes that execute effects of the objects or record their
+	// results, in the same lock order. The statements after it see all that they wrote.
+	lockEffectsSQL = `
+SELECT e.effect FROM effects e JOIN ` + affectedObjects + ` ON e.source = k.source AND e.account = k.account
+	AND e.object_type = k.object_type AND e.object_id = k.object_id
 ORDER BY e.effect FOR UPDATE OF e`
 
 	// clearEffectsSQL also clears effects that were cleared before, because a process that held a
@@ -38,13 +42,8 @@ WHERE e.effect = ANY($1::bigint[])`
 		WHERE effect = ANY($1::bigint[])`
 
 	deleteBaselinesSQL = `
-DELETE FROM effect_baselines h USING (
-  SELECT o.source, o.account, o.object_type, o.object_id FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS
-  	o(source, account, object_type, object_id)
-  UNION
-  SELECT o.source, o.account, o.object_type, o.object_id FROM outcomes o WHERE o.event_id = ANY($5::bigint[])
-  	AND o.object <> 0
-) k WHERE h.source = k.source AND h.account = k.account AND h.object_type = k.object_type AND h.object_id = k.object_id`
+DELETE FROM effect_baselines h USING ` + affectedObjects + ` WHERE h.source = k.source AND h.account = k.account
+	AND h.object_type = k.object_type AND h.object_id = k.object_id`
 )
 
 // clearEffects clears the data of objects in the ledger of effects. It rejects unfinished effects,

@@ -5,10 +5,8 @@
 package redaction
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -150,10 +148,8 @@ const namedDone = 1
 // stays cleared, and data newer than the run's bound stays.
 func (r *Runner) Execute(ctx context.Context, h *runs.Lease, log *slog.Logger) (runs.Status, error) {
 	var params Params
-	decoder := json.NewDecoder(bytes.NewReader(h.Params))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&params); err != nil {
-		return "", runs.Permanent(fmt.Errorf("read the parameters: %w", err))
+	if err := h.DecodeParams(&params); err != nil {
+		return "", err
 	}
 	if err := params.complete(); err != nil {
 		return "", runs.Permanent(err)

@@ -221,32 +221,8 @@ SELECT run, actor, reason, coalesce(requested_by, 0), events, objects, conflicts
 
 // List returns a page of the audit, the newest first. Errors: events.ErrInvalid.
 func List(ctx context.Context, pool *pgxpool.Pool, cursor string, limit int) (events.Page[AuditEntry], error) {
-	var page events.Page[AuditEntry]
-	limit, err := events.PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	below := int64(1) << 62
-	if err := events.ReadCursor(cursor, &below); err != nil {
-		return page, err
-	}
-	rows, err := pool.Query(ctx, auditSQL, below, limit)
-	if err == nil {
-		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d AuditEntry, err error) {
-			var ended *time.Time
-			err = row.Scan(&d.Run, &d.Actor, &d.Reason, &d.RequestedBy, &d.Events, &d.Objects, &d.Conflicts,
-				&d.Rejections, &d.BeganAt.Time, &ended)
-			if ended != nil {
-				d.EndedAt.Time = *ended
-			}
-			return d, err
+	return events.ReadPage("list redactions", cursor, limit, int64(1)<<62, func(d *AuditEntry) int64 { return d.Run },
+		func(below int64, limit int) ([]AuditEntry, error) {
+			return postgres.Collect(ctx, pool, pgx.RowToStructByPos[AuditEntry], auditSQL, below, limit)
 		})
-	}
-	if err != nil {
-		return page, fmt.Errorf("list redactions: %w", err)
-	}
-	if len(page.Items) == limit {
-		page.Next = events.MakeCursor(page.Items[limit-1].Run)
-	}
-	return page, nil
 }

@@ -90,27 +90,15 @@ DELETE FROM spools s WHERE s.spool = $2 AND ($3 OR s.reported_at >= s.drained_at
 
 // Spools returns a page of the spools, by name. Errors: events.ErrInvalid.
 func Spools(ctx context.Context, db postgres.DB, cursor string, limit int) (events.Page[Spool], error) {
-	var page events.Page[Spool]
-	limit, err := events.PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	var after string
-	if err := events.ReadCursor(cursor, &after); err != nil {
-		return page, err
-	}
-	if page.Items, err = readSpools(ctx, db, spoolsSQL, Job, after, limit); err != nil {
-		return page, fmt.Errorf("list spools: %w", err)
-	}
-	if len(page.Items) == limit {
-		page.Next = events.MakeCursor(page.Items[limit-1].Name)
-	}
-	return page, nil
+	return events.ReadPage("list spools", cursor, limit, "", func(s *Spool) string { return s.Name },
+		func(after string, limit int) ([]Spool, error) {
+			return postgres.Collect(ctx, db, pgx.RowToStructByPos[Spool], spoolsSQL, Job, after, limit)
+		})
 }
 
 // ShowSpool returns one spool. Errors: events.ErrNotFound.
 func ShowSpool(ctx context.Context, db postgres.DB, name string) (*Spool, error) {
-	found, err := readSpools(ctx, db, showSpoolSQL, Job, name)
+	found, err := postgres.Collect(ctx, db, pgx.RowToStructByPos[Spool], showSpoolSQL, Job, name)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("show spool %s: %w", name, err)
@@ -125,7 +113,8 @@ func ShowSpool(ctx context.Context, db postgres.DB, name string) (*Spool, error)
 // SpoolSilentAfter has a running gateway. One that an earlier version reported may have one. Both
 // are kept unless force is set. Errors: events.ErrNotFound, events.ErrInvalid.
 func RemoveSpool(ctx context.Context, db postgres.DB, name string, force bool) (*Spool, error) {
-	removed, err := readSpools(ctx, db, removeSpoolSQL, Job, name, force, SpoolSilentAfter.Seconds())
+	removed, err := postgres.Collect(ctx, db, pgx.RowToStructByPos[Spool], removeSpoolSQL, Job, name, force,
+		SpoolSilentAfter.Seconds())
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("remove spool %s: %w", name, err)
@@ -170,15 +159,4 @@ func LocalSpools(ctx context.Context, db postgres.DB) ([]LocalSpool, error) {
 			return local, nil
 		}
 	}
-}
-
-func readSpools(ctx context.Context, db postgres.DB, sql string, args ...any) ([]Spool, error) {
-	return postgres.Collect(ctx, db, func(row pgx.CollectableRow) (s Spool, err error) {
-		var registered, reported, empty, oldest *time.Time
-		err = row.Scan(&s.Name, &s.Location, &registered, &reported, &empty, &s.Deliveries, &s.Bytes, &oldest,
-			&s.Redactions)
-		s.RegisteredAt, s.ReportedAt, s.EmptyAt, s.OldestAt = events.OptionalInstant(registered),
-			events.OptionalInstant(reported), events.OptionalInstant(empty), events.OptionalInstant(oldest)
-		return s, err
-	}, sql, args...)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -110,12 +109,8 @@ func Requests(ctx context.Context, pool *pgxpool.Pool, source int32, cursor stri
 }
 
 func scanRefetchRequest(row pgx.CollectableRow) (h Request, err error) {
-	var due, after, leaseUntil *time.Time
-	err = row.Scan(&h.sourceNumber, &h.Source, &h.Account, &h.ObjectType, &h.ObjectID, &h.Reason, &h.RequestedBy,
-		&h.RequestedAt.Time, &due, &h.Suspended, &after, &h.Attempts, &h.Error, &h.LeaseOwner, &leaseUntil)
-	h.Due, h.After, h.LeaseUntil = events.OptionalInstant(due), events.OptionalInstant(after),
-		events.OptionalInstant(leaseUntil)
-	return h, err
+	return h, row.Scan(&h.sourceNumber, &h.Source, &h.Account, &h.ObjectType, &h.ObjectID, &h.Reason, &h.RequestedBy,
+		&h.RequestedAt, &h.Due, &h.Suspended, &h.After, &h.Attempts, &h.Error, &h.LeaseOwner, &h.LeaseUntil)
 }
 
 // requestRefetchSQL requests a refetch of an object, due at once. An object has one request; a new

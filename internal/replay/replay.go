@@ -4,10 +4,8 @@
 package replay
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -73,7 +71,7 @@ type Runner struct {
 // Execute walks the log from the run's checkpoint to its bound. It is a runs.Executor.
 func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logger) (runs.Status, error) {
 	var params Params
-	if err := decodeParams(lease.Params, &params); err != nil {
+	if err := lease.DecodeParams(&params); err != nil {
 		return "", err
 	}
 	if err := r.freeze(ctx, lease); err != nil {
@@ -109,17 +107,6 @@ func (r *Runner) checkSource(ctx context.Context, source int32) error {
 			"run: add it there, and request the run again", name))
 	}
 	return err
-}
-
-// decodeParams decodes parameters. It rejects unknown fields, because the parameters of a later
-// release may have another meaning.
-func decodeParams(text json.RawMessage, params any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(params); err != nil {
-		return runs.Permanent(fmt.Errorf("read the parameters: %w", err))
-	}
-	return nil
 }
 
 // freeze sets the bound of a run that has none: the id up to which the log is complete.

@@ -73,7 +73,7 @@ func (o *RetryParams) Preview(ctx context.Context, pool *pgxpool.Pool, complete 
 // continues in the middle of the chunk would not select the events that have succeeded.
 func (r *Runner) ExecuteRetry(ctx context.Context, lease *runs.Lease, log *slog.Logger) (runs.Status, error) {
 	var params RetryParams
-	if err := decodeParams(lease.Params, &params); err != nil {
+	if err := lease.DecodeParams(&params); err != nil {
 		return "", err
 	}
 	if err := r.freeze(ctx, lease); err != nil {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
 // dailySQL inserts a run if there was none within a day. If several processes run it, the unique
@@ -26,18 +28,9 @@ func RequestDaily(ctx context.Context, pool *pgxpool.Pool, o Params, every time.
 		<-ctx.Done()
 		return nil
 	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		if err := requestRun(ctx, pool, o); err != nil && ctx.Err() == nil {
-			log.Warn("retention not requested; retrying later", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+	return lifecycle.Repeat(ctx, every, nil, func(err error) {
+		log.Warn("retention not requested; retrying later", "error", err)
+	}, func(ctx context.Context) (bool, error) { return false, requestRun(ctx, pool, o) })
 }
 
 func requestRun(ctx context.Context, pool *pgxpool.Pool, o Params) error {

@@ -1,10 +1,8 @@
 package retention
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -71,10 +69,8 @@ func (s *stoppedError) Error() string { return string(s.Status) }
 // Execute executes a retention run. It is a runs.Executor.
 func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logger) (runs.Status, error) {
 	w := &work{Runner: r, lease: lease, log: log}
-	decoder := json.NewDecoder(bytes.NewReader(lease.Params))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&w.params); err != nil {
-		return "", runs.Permanent(fmt.Errorf("read the parameters: %w", err))
+	if err := lease.DecodeParams(&w.params); err != nil {
+		return "", err
 	}
 	if w.params.At.IsZero() {
 		w.params.At = lease.CreatedAt.Time

@@ -341,8 +341,8 @@ func TestRetention_pausedRebuild_keepsUnreadDays(t *testing.T) {
 			return
 		}
 		var err error
-		if run, err = rebuild.Request(t.Context(), b.operator, &rebuild.Params{Source: b.source}, "me", "",
-			0); err != nil {
+		if run, err = runs.Create(t.Context(), b.operator, runs.Request{Job: rebuild.Job,
+			Params: rebuild.Params{Source: b.source}, Actor: "me"}); err != nil {
 			t.Fatal(err)
 		}
 		if status := b.executeRebuild(t); status != runs.Paused {

@@ -48,22 +48,12 @@ func (t *EndPublisher) Wake() {
 
 // Run publishes until ctx ends. It logs only the first of consecutive errors.
 func (t *EndPublisher) Run(ctx context.Context) error {
-	failing := false
-	for ctx.Err() == nil {
+	return lifecycle.Repeat(ctx, t.Interval, t.wake, func(err error) {
+		t.Logger.Warn("cannot publish the ends of runs; retrying", "error", err)
+	}, func(ctx context.Context) (bool, error) {
 		n, err := t.PublishEnded(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			t.Logger.Warn("cannot publish the ends of runs; retrying", "error", err)
-		}
-		if failing = err != nil; !failing && n == publishBatch {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-t.wake:
-		case <-time.After(t.Interval):
-		}
-	}
-	return nil
+		return n == publishBatch, err
+	})
 }
 
 // claimEndedSQL claims ended runs that no process has claimed, or whose claim is older than the
@@ -88,27 +78,32 @@ const (
 	publishTimeout = 30 * time.Second
 )
 
+// claimedRun is an ended run that this process publishes.
+type claimedRun struct {
+	Run
+	FirstAttempt bool
+}
+
 // PublishEnded publishes one batch of ended runs and returns how many it claimed.
 func (t *EndPublisher) PublishEnded(ctx context.Context) (n int, err error) {
 	ctx, cancel := lifecycle.WithTimeout(ctx, "publish ended runs", publishTimeout)
 	defer cancel()
-	var firstAttempt []bool
-	ended, err := postgres.Collect(ctx, t.Pool, func(row pgx.CollectableRow) (Run, error) {
-		var first bool
-		r, err := scanRunAnd(row, &first)
-		firstAttempt = append(firstAttempt, first)
-		return r, err
-	}, claimEndedSQL, t.RetryInterval, publishBatch)
+	claimed, err := postgres.Collect(ctx, t.Pool, pgx.RowToStructByPos[claimedRun], claimEndedSQL, t.RetryInterval,
+		publishBatch)
 	if err != nil {
 		return 0, fmt.Errorf("read ended runs: %w", err)
 	}
-	if len(ended) == 0 {
+	if len(claimed) == 0 {
 		return 0, nil
+	}
+	ended := make([]Run, len(claimed))
+	for i := range claimed {
+		ended[i] = claimed[i].Run
 	}
 	var published []int64
 	var errs []error
 	for i, err := range t.Publish(ctx, ended) {
-		if firstAttempt[i] {
+		if claimed[i].FirstAttempt {
 			t.Metrics.countEnded(&ended[i])
 		}
 		if err != nil {

@@ -61,17 +61,15 @@ RETURNING ` + runColumns + `, f.abandoned`
 func Acquire(ctx context.Context, pool *pgxpool.Pool, process string, lease time.Duration, jobs ...string) (*Lease,
 	error) {
 	// One process may execute several runs, and may acquire a run again that it has lost.
-	h := &Lease{pool: pool, owner: process + "/" + rand.Text()[:8], duration: lease}
-	run, err := postgres.CollectOne(ctx, pool, func(row pgx.CollectableRow) (Run, error) {
-		return scanRunAnd(row, &h.Abandoned)
-	}, acquireSQL, jobs, h.owner, lease)
+	owner := process + "/" + rand.Text()[:8]
+	h, err := postgres.CollectOne(ctx, pool, pgx.RowToAddrOfStructByPos[Lease], acquireSQL, jobs, owner, lease)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("acquire a run: %w", err)
 	}
-	if h.Run = run; h.Counts == nil {
+	if h.pool, h.owner, h.duration = pool, owner, lease; h.Counts == nil {
 		h.Counts = map[string]int64{}
 	}
 	return h, nil

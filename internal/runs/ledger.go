@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -109,14 +108,14 @@ type Request struct {
 	IdempotencyKey, ParamsText string
 }
 
-const runColumns = `r.run, r.job, r.params, r.actor, r.reason, r.status, r.detail, coalesce(r.bound, 0),
-	coalesce(c.cursor,
-	0), coalesce(r.expected, 0), r.counts,
-  r.created_at, r.started_at, r.ended_at, r.updated_at, coalesce(r.schedule, ''), r.planned_at,
-  	coalesce(r.idempotency_key, ''),
-  CASE WHEN c.lease_until > clock_now() AND r.status = 'running' THEN c.lease_owner ELSE '' END, r.approved_by,
-  	r.approval_reason, r.approvals, r.in_progress,
-  CASE WHEN r.ended_at IS NULL THEN coalesce(c.deferrals, 0) ELSE 0 END`
+// runColumns are the columns of a Run, in the order of its fields.
+const runColumns = `r.run, r.job, r.params, r.actor, r.reason, r.approved_by, r.approval_reason,
+	nullif(r.approvals, '[]'), r.status, r.detail, CASE WHEN r.ended_at IS NULL THEN coalesce(c.deferrals, 0)
+		ELSE 0 END,
+	coalesce(r.bound, 0), coalesce(c.cursor, 0), coalesce(r.expected, 0), r.counts, r.created_at, r.started_at,
+	r.ended_at, r.updated_at, coalesce(r.schedule, ''), r.planned_at, coalesce(r.idempotency_key, ''),
+	CASE WHEN c.lease_until > clock_now() AND r.status = 'running' THEN c.lease_owner ELSE '' END,
+	nullif(r.in_progress, '{}')`
 
 const (
 	listSQL = `SELECT ` + runColumns + ` FROM runs r LEFT JOIN checkpoints c ON c.job = r.job AND c.run = r.run
@@ -137,28 +136,16 @@ type Filter struct {
 
 // List returns a page of runs, the newest first. Errors: events.ErrInvalid.
 func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limit int) (events.Page[Run], error) {
-	var page events.Page[Run]
-	limit, err := events.PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	below := int64(1) << 62
-	if err := events.ReadCursor(cursor, &below); err != nil {
-		return page, err
-	}
-	if page.Items, err = postgres.Collect(ctx, pool, scanRun, listSQL, below, events.NilIfZero(f.Job),
-		events.NilIfZero(string(f.Status)), events.NilIfZero(f.Schedule), limit); err != nil {
-		return page, fmt.Errorf("list runs: %w", err)
-	}
-	if len(page.Items) == limit {
-		page.Next = events.MakeCursor(page.Items[limit-1].ID)
-	}
-	return page, nil
+	return events.ReadPage("list runs", cursor, limit, int64(1)<<62, func(r *Run) int64 { return r.ID },
+		func(below int64, limit int) ([]Run, error) {
+			return postgres.Collect(ctx, pool, pgx.RowToStructByPos[Run], listSQL, below, events.NilIfZero(f.Job),
+				events.NilIfZero(string(f.Status)), events.NilIfZero(f.Schedule), limit)
+		})
 }
 
 // Show returns one run. Errors: events.ErrNotFound.
 func Show(ctx context.Context, db postgres.DB, run int64) (*Run, error) {
-	found, err := postgres.CollectOne(ctx, db, scanRun, showSQL, run)
+	found, err := postgres.CollectOne(ctx, db, pgx.RowToStructByPos[Run], showSQL, run)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, fmt.Errorf("run %d: %w", run, events.ErrNotFound)
@@ -166,34 +153,6 @@ func Show(ctx context.Context, db postgres.DB, run int64) (*Run, error) {
 		return nil, fmt.Errorf("show run %d: %w", run, err)
 	}
 	return &found, nil
-}
-
-func scanRun(row pgx.CollectableRow) (Run, error) { return scanRunAnd(row) }
-
-// scanRunAnd reads a run and the columns that follow its own.
-func scanRunAnd(row pgx.CollectableRow, extra ...any) (Run, error) {
-	var r Run
-	var started, ended, planned *time.Time
-	err := row.Scan(append([]any{&r.ID, &r.Job, &r.Params, &r.Actor, &r.Reason, &r.Status, &r.Detail, &r.Bound,
-		&r.Cursor, &r.Expected, &r.Counts, &r.CreatedAt.Time, &started, &ended, &r.UpdatedAt.Time, &r.Schedule,
-		&planned, &r.IdempotencyKey, &r.LeaseOwner, &r.ApprovedBy, &r.ApprovalReason, &r.Approvals, &r.InProgress,
-		&r.ConsecutiveFailures}, extra...)...)
-	if len(r.InProgress) == 0 {
-		r.InProgress = nil
-	}
-	if len(r.Approvals) == 0 {
-		r.Approvals = nil
-	}
-	r.StartedAt, r.EndedAt, r.PlannedAt = instant(started), instant(ended), instant(planned)
-	return r, err
-}
-
-// instant returns the zero value for null.
-func instant(at *time.Time) (i events.Instant) {
-	if at != nil {
-		i.Time = *at
-	}
-	return i
 }
 
 // allowedChanges lists for each new status the statuses from which an operator may set it.

@@ -80,18 +80,9 @@ const metricsTimeout = 5 * time.Second
 
 // Watch reads the metrics from the tables at an interval until ctx ends.
 func (m *Metrics) Watch(ctx context.Context, pool *pgxpool.Pool, every time.Duration, log *slog.Logger) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		if err := m.Read(ctx, pool); err != nil {
-			log.Debug("cannot read the metrics of runs", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+	return lifecycle.Repeat(ctx, every, nil, func(err error) {
+		log.Debug("cannot read the metrics of runs", "error", err)
+	}, func(ctx context.Context) (bool, error) { return false, m.Read(ctx, pool) })
 }
 
 // Read reads the metrics once.

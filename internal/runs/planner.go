@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/timetable"
 )
@@ -52,16 +53,9 @@ func (p *Planner) Replace(schedules []Schedule) {
 // Run plans until ctx ends. It logs only the first of consecutive errors. Planned times during an
 // outage are decided after it.
 func (p *Planner) Run(ctx context.Context) error {
-	failing := false
-	for ctx.Err() == nil {
-		err := p.Tick(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			p.Logger.Warn("cannot plan schedules; retrying", "error", err)
-		}
-		failing = err != nil
-		Sleep(ctx, p.Interval)
-	}
-	return nil
+	return lifecycle.Repeat(ctx, p.Interval, nil, func(err error) {
+		p.Logger.Warn("cannot plan schedules; retrying", "error", err)
+	}, func(ctx context.Context) (bool, error) { return false, p.Tick(ctx) })
 }
 
 // Tick decides all planned times that are due now.
@@ -70,7 +64,8 @@ func (p *Planner) Tick(ctx context.Context) error {
 	if err != nil || len(schedules) == 0 {
 		return err
 	}
-	stored, err := postgres.Collect(ctx, p.Pool, scanScheduleRow, scheduleRowsSQL, scheduleNames(schedules),
+	stored, err := postgres.Collect(ctx, p.Pool, pgx.RowToStructByPos[scheduleRow], scheduleRowsSQL,
+		scheduleNames(schedules),
 		confirmInterval, confirmedWithin)
 	if err != nil {
 		return fmt.Errorf("read schedules: %w", err)
@@ -153,15 +148,15 @@ func (p *Planner) compareConfig(ctx context.Context, schedules []Schedule, rows 
 		s := &rows[i]
 		configured := &schedules[slices.IndexFunc(schedules, func(h Schedule) bool { return h.Name == s.Name })]
 		unchanged := s.matches(configured)
-		if p.isNewDifference(s.Name, !unchanged && !s.abandoned) {
+		if p.isNewDifference(s.Name, !unchanged && !s.Abandoned) {
 			p.Logger.Warn("schedule follows another process's configuration until no process has that configuration: "+
 				"give all processors the same configuration", "schedule", s.Name,
 				"cron", s.Cron, "cron_here", configured.Cron)
 		}
 		switch {
-		case unchanged && s.needsConfirmation:
+		case unchanged && s.NeedsConfirmation:
 			unconfirmed = append(unconfirmed, s.Name)
-		case !unchanged && s.abandoned:
+		case !unchanged && s.Abandoned:
 			abandoned = append(abandoned, *configured)
 			p.Logger.Info("schedule follows this process's configuration again: no process has another one", "schedule",
 				s.Name, "cron", configured.Cron)
@@ -191,11 +186,12 @@ func (p *Planner) isNewDifference(name string, differs bool) bool {
 // scheduleRow is a schedule as stored. All processes follow the stored row.
 type scheduleRow struct {
 	Schedule
-	decidedUntil, now time.Time
-	paused            bool
-	// needsConfirmation is true if no process has confirmed the row recently. abandoned is true if
+	DecidedUntil time.Time
+	Paused       bool
+	Now          time.Time
+	// NeedsConfirmation is true if no process has confirmed the row recently. Abandoned is true if
 	// none has for so long that no process has this configuration.
-	needsConfirmation, abandoned bool
+	NeedsConfirmation, Abandoned bool
 }
 
 // matches reports whether the row equals a configured schedule.
@@ -219,11 +215,6 @@ FROM schedules WHERE name = ANY($1::text[]) ORDER BY name`
 // confirmInterval is the minimum time between two confirmations of a row.
 const confirmInterval = 10 * time.Second
 
-func scanScheduleRow(row pgx.CollectableRow) (s scheduleRow, err error) {
-	return s, row.Scan(&s.Name, &s.Job, &s.Cron, &s.TimeZone, &s.Overlap, &s.Missed, &s.Parameters, &s.decidedUntil,
-		&s.paused, &s.now, &s.needsConfirmation, &s.abandoned)
-}
-
 // missedAfter is the delay after which a planned time counts as missed.
 const missedAfter = time.Minute
 
@@ -233,8 +224,8 @@ func (p *Planner) decide(ctx context.Context, s *scheduleRow) error {
 	if err != nil {
 		return fmt.Errorf("schedule %s: %w", s.Name, err)
 	}
-	due := times.Latest(s.decidedUntil, s.now)
-	if s.paused || due.IsZero() {
+	due := times.Latest(s.DecidedUntil, s.Now)
+	if s.Paused || due.IsZero() {
 		return nil
 	}
 	entry, err := p.buildRun(ctx, s, due)
@@ -267,7 +258,7 @@ func (p *Planner) insertOrSkip(ctx context.Context, s *scheduleRow, e *newRun, d
 			}
 			switch {
 			case skipped != "":
-			case s.Missed == MissedSkip && s.now.Sub(due) > missedAfter:
+			case s.Missed == MissedSkip && s.Now.Sub(due) > missedAfter:
 				skipped = "no processor was running at the planned time"
 			default:
 				if skipped, err = overlapReason(ctx, tx, &s.Schedule); err != nil {

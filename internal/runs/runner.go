@@ -1,8 +1,11 @@
 package runs
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -25,6 +28,17 @@ func (r *permanentError) Unwrap() error { return r.error }
 
 // Permanent marks an error that no retry resolves: it ends the run as Failed.
 func Permanent(err error) error { return &permanentError{err} }
+
+// DecodeParams reads the parameters of the run. It rejects unknown fields, because a field of a
+// later release may change the meaning of the others. Its errors are permanent.
+func (h *Lease) DecodeParams(params any) error {
+	decoder := json.NewDecoder(bytes.NewReader(h.Params))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(params); err != nil {
+		return Permanent(fmt.Errorf("read the parameters: %w", err))
+	}
+	return nil
+}
 
 // requeueError makes a run wait for a condition.
 type requeueError struct {
@@ -114,17 +128,9 @@ func (r *Runner) Run(ctx context.Context) error {
 
 // executeInSlot executes runs of some jobs one after the other.
 func (r *Runner) executeInSlot(ctx context.Context, jobs ...string) error {
-	failing := false
-	for ctx.Err() == nil {
-		busy, err := r.executeNext(ctx, jobs)
-		if err != nil && !failing && ctx.Err() == nil {
-			r.Logger.Warn("cannot execute runs; retrying", "error", err)
-		}
-		if failing = err != nil; failing || !busy {
-			Sleep(ctx, r.Settings.PollInterval)
-		}
-	}
-	return nil
+	return lifecycle.Repeat(ctx, r.Settings.PollInterval, nil, func(err error) {
+		r.Logger.Warn("cannot execute runs; retrying", "error", err)
+	}, func(ctx context.Context) (busy bool, err error) { return r.executeNext(ctx, jobs) })
 }
 
 // Sleep waits for d or until ctx ends.

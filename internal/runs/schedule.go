@@ -67,8 +67,6 @@ type ScheduleState struct {
 	LastRun     int64          `json:"last_run"`
 	LastStatus  Status         `json:"last_status"`
 	LastEndedAt events.Instant `json:"last_ended_at"`
-
-	now time.Time
 }
 
 // values returns the parameters in the form that a RequestBuilder reads.
@@ -103,22 +101,10 @@ const (
 // configuration for a week. Errors: events.ErrInvalid.
 func ListSchedules(ctx context.Context, pool *pgxpool.Pool, cursor string, limit int) (events.Page[ScheduleState],
 	error) {
-	var page events.Page[ScheduleState]
-	limit, err := events.PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	var after string
-	if err := events.ReadCursor(cursor, &after); err != nil {
-		return page, err
-	}
-	if page.Items, err = postgres.Collect(ctx, pool, scanSchedule, schedulesSQL, displayFor, after, limit); err != nil {
-		return page, fmt.Errorf("list schedules: %w", err)
-	}
-	if len(page.Items) == limit {
-		page.Next = events.MakeCursor(page.Items[limit-1].Name)
-	}
-	return page, nil
+	return events.ReadPage("list schedules", cursor, limit, "", func(s *ScheduleState) string { return s.Name },
+		func(after string, limit int) ([]ScheduleState, error) {
+			return postgres.Collect(ctx, pool, scanSchedule, schedulesSQL, displayFor, after, limit)
+		})
 }
 
 // ShowSchedule returns one schedule. Errors: events.ErrNotFound.
@@ -135,17 +121,15 @@ func ShowSchedule(ctx context.Context, db postgres.DB, name string) (*ScheduleSt
 
 func scanSchedule(row pgx.CollectableRow) (ScheduleState, error) {
 	var s ScheduleState
-	var skipped, succeeded, paused, ended *time.Time
-	err := row.Scan(&s.Name, &s.Job, &s.Cron, &s.TimeZone, &s.Overlap, &s.Missed, &s.Parameters, &s.DecidedAt.Time,
-		&s.Skipped, &skipped, &s.SkippedReason, &succeeded, &paused, &s.PausedBy, &s.ConfirmedAt.Time, &s.now,
-		&s.LastRun, &s.LastStatus, &ended)
+	var now time.Time
+	err := row.Scan(&s.Name, &s.Job, &s.Cron, &s.TimeZone, &s.Overlap, &s.Missed, &s.Parameters, &s.DecidedAt,
+		&s.Skipped, &s.SkippedAt, &s.SkippedReason, &s.SucceededAt, &s.PausedAt, &s.PausedBy, &s.ConfirmedAt, &now,
+		&s.LastRun, &s.LastStatus, &s.LastEndedAt)
 	if err != nil {
 		return s, err
 	}
-	s.SkippedAt, s.SucceededAt, s.PausedAt, s.LastEndedAt = instant(skipped), instant(succeeded), instant(paused),
-		instant(ended)
-	s.Planned = s.now.Sub(s.ConfirmedAt.Time) < confirmedWithin
-	if t, err := timetable.Parse(s.Cron, s.TimeZone); err == nil && s.Planned && paused == nil {
+	s.Planned = now.Sub(s.ConfirmedAt.Time) < confirmedWithin
+	if t, err := timetable.Parse(s.Cron, s.TimeZone); err == nil && s.Planned && s.PausedAt.IsZero() {
 		s.Next.Time = t.Next(s.DecidedAt.Time)
 	}
 	return s, nil
@@ -180,30 +164,15 @@ func ResumeSchedule(ctx context.Context, db postgres.DB, name string) (*Schedule
 // mean that the parameters are wrong.
 type RequestBuilder func(ctx context.Context, pool *pgxpool.Pool, parameters url.Values) (Request, error)
 
-// RunSchedule creates a run of a schedule's job now, paused or not. The overlap policy applies. It
-// returns the run and whether it is new: with an idempotency key that was used before it returns
-// the earlier run. Errors: events.ErrNotFound, events.ErrInvalid.
-func RunSchedule(ctx context.Context, pool *pgxpool.Pool, jobs map[string]RequestBuilder, name, actor, reason,
-	idempotencyKey string) (run int64, created bool, err error) {
-	f, err := PrepareScheduleRun(ctx, pool, jobs, name, actor, reason, idempotencyKey)
-	if err != nil {
-		return 0, false, err
-	}
-	err = postgres.InTx(ctx, pool, "run schedule "+name, decideTimeout,
-		func(ctx context.Context, tx pgx.Tx) (err error) {
-			run, created, err = f.Insert(ctx, tx)
-			return err
-		})
-	return run, created, err
-}
-
 // ScheduleRun is a run of a schedule that an operator requests now.
 type ScheduleRun struct {
 	newRun
 	state *ScheduleState
 }
 
-// PrepareScheduleRun reads what RunSchedule inserts. Errors: events.ErrNotFound, events.ErrInvalid.
+// PrepareScheduleRun reads what Insert needs to create a run of a schedule's job now, paused or
+// not. The overlap policy applies. With an idempotency key that was used before, Insert returns the
+// earlier run. Errors: events.ErrNotFound, events.ErrInvalid.
 func PrepareScheduleRun(ctx context.Context, pool *pgxpool.Pool, jobs map[string]RequestBuilder, name, actor, reason,
 	idempotencyKey string) (*ScheduleRun, error) {
 	if err := checkKey(idempotencyKey); err != nil {

@@ -156,9 +156,9 @@ func (b *testBundle) operate(t *testing.T, r *rand.Rand, keep int) string {
 	}
 	// A refetch from before a final delete may arrive after it here, and is rejected.
 	must(t,
-		errOf(rebuild.Request(t.Context(), b.operator, &rebuild.Params{Source: b.log.Source, Swap: true,
-			AcceptDead: true}, "me",
-			"a test", 0)))
+		errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: rebuild.Job,
+			Params: rebuild.Params{Source: b.log.Source, Swap: true, AcceptDead: true}, Actor: "me",
+			Reason: "a test"})))
 	b.take(t, rebuild.Job, (&rebuild.Runner{Pool: b.log.Pool, Applier: b.proc,
 		Settings: rebuild.DefaultSettings}).Execute)
 	return "a rebuild"

@@ -201,16 +201,9 @@ func FindObjects(ctx context.Context, pool *pgxpool.Pool, source int32, account 
 
 func scanView(row pgx.CollectableRow) (View, error) {
 	var v View
-	var refetchAfter, overwrittenAt *time.Time
 	err := row.Scan(&v.key.Source, &v.Source, &v.Account, &v.ObjectType, &v.ObjectID, &v.Version.Final, &v.Version.At,
-		&v.Version.Seen, &v.Version.Rank, &v.State, &v.Deleted, &v.Ambiguous, &refetchAfter, &overwrittenAt,
-		&v.Revision, &v.LastEventID, &v.Sanitized, &v.RuleVersion, &v.CreatedAt.Time, &v.UpdatedAt.Time, &v.Redacted)
-	if refetchAfter != nil {
-		v.RefetchAfter.Time = *refetchAfter
-	}
-	if overwrittenAt != nil {
-		v.OverwrittenAt.Time = *overwrittenAt
-	}
+		&v.Version.Seen, &v.Version.Rank, &v.State, &v.Deleted, &v.Ambiguous, &v.RefetchAfter, &v.OverwrittenAt,
+		&v.Revision, &v.LastEventID, &v.Sanitized, &v.RuleVersion, &v.CreatedAt, &v.UpdatedAt, &v.Redacted)
 	if v.State == nil {
 		v.State = json.RawMessage("null")
 	}

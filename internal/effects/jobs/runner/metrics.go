@@ -174,21 +174,17 @@ FROM unnest($1::text[]) AS d(name)`
 
 // measure updates the gauges until ctx ends.
 func (r *Runner) measure(ctx context.Context) {
-	tick := time.NewTicker(r.Settings.MetricsEvery)
-	defer tick.Stop()
-	for {
+	_ = lifecycle.Repeat(ctx, r.Settings.MetricsEvery, nil, func(err error) {
+		r.Logger.Debug("effects not counted", "error", err)
+	}, func(ctx context.Context) (bool, error) {
 		names := r.destinationNames()
 		r.Metrics.setDestinations(names)
-		if err := r.readMetrics(ctx, names); err != nil {
+		err := r.readMetrics(ctx, names)
+		if err != nil {
 			r.Metrics.setUnknown(names)
-			r.Logger.Debug("effects not counted", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+		return false, err
+	})
 }
 
 // destinationNames returns the destinations in use.

@@ -91,21 +91,9 @@ func (a *Scheduler) currentRules() []*rules.Rule {
 // Run evaluates rules until ctx ends. Consecutive errors are logged once. Windows that became due
 // meanwhile are evaluated after the errors stop.
 func (a *Scheduler) Run(ctx context.Context) error {
-	tick := time.NewTicker(a.Settings.Every)
-	defer tick.Stop()
-	failing := false
-	for {
-		err := a.Tick(ctx)
-		if err != nil && !failing && ctx.Err() == nil {
-			a.Logger.Warn("rules on a schedule not evaluated; retrying", "error", err)
-		}
-		failing = err != nil
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+	return lifecycle.Repeat(ctx, a.Settings.Every, nil, func(err error) {
+		a.Logger.Warn("rules on a schedule not evaluated; retrying", "error", err)
+	}, func(ctx context.Context) (bool, error) { return false, a.Tick(ctx) })
 }
 
 // Tick evaluates what is due, and continues for at most Every while there is more. It evaluates one
