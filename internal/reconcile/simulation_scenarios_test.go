@@ -16,15 +16,17 @@ import (
 )
 
 // A failed simulation is reproduced with its seed and steps: go test -run
-// TestSimulation_stripe_mirrorEqualsProvider/NAME ./internal/reconcile -lives.seed=N -lives.steps=N
-// -lives.count=1.
+// TestSimulation_stripe_mirrorEqualsProvider/NAME ./internal/reconcile -simulation.seed=N
+// -simulation.steps=N -simulation.count=1.
 var (
-	simulationCount = flag.Int("lives.count", 0, "number of simulations of each scenario; 0: 2, or 1 with -short or "+
+	simulationCount = flag.Int("simulation.count", 0, "number of simulations of each scenario; 0: 2, or 1 with "+
+		"-short or "+
 		"the race detector")
-	simulationSteps = flag.Int("lives.steps", 0, "number of steps of a simulation; 0: 200, or 50 with -short or the "+
+	simulationSteps = flag.Int("simulation.steps", 0, "number of steps of a simulation; 0: 200, or 50 with -short or "+
+		"the "+
 		"race detector")
-	shortenFailures = flag.Bool("lives.short", true, "search for a shorter simulation when one fails")
-	firstSeed       = flag.Uint64("lives.seed", 1, "the seed of the first simulation")
+	shortenFailures = flag.Bool("simulation.short", true, "search for a shorter simulation when one fails")
+	firstSeed       = flag.Uint64("simulation.seed", 1, "the seed of the first simulation")
 )
 
 var (
@@ -390,6 +392,7 @@ func shorten(t *testing.T, c scenario, l *simulation, steps int) string {
 			least = half
 		}
 	}
-	return fmt.Sprintf("%d steps (-lives.seed=%d -lives.steps=%d -lives.count=1)\n%s", steps, l.seed, steps,
+	return fmt.Sprintf("%d steps (-simulation.seed=%d -simulation.steps=%d -simulation.count=1)\n%s", steps, l.seed,
+		steps,
 		strings.Join(l.failures, "\n"))
 }

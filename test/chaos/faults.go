@@ -238,18 +238,18 @@ func rollNATS(_ context.Context, s *site.Site, _ int) error {
 	return nil
 }
 
-// schedule returns the faults of each group. They depend only on the arguments. calm is the longest
-// pause between two faults of a group.
-func schedule(seed uint64, lasts, calm time.Duration) [][]fault {
+// schedule returns the faults of each group. They depend only on the arguments. pause is the
+// longest pause between two faults of a group.
+func schedule(seed uint64, lasts, pause time.Duration) [][]fault {
 	var all [][]fault
 	for i, kinds := range faultGroups() {
 		random := rand.New(rand.NewPCG(seed, uint64(i)+100))
-		all = append(all, scheduleGroup(random, kinds, lasts, calm))
+		all = append(all, scheduleGroup(random, kinds, lasts, pause))
 	}
 	return all
 }
 
-func scheduleGroup(random *rand.Rand, kinds []*kind, lasts, calm time.Duration) (faults []fault) {
+func scheduleGroup(random *rand.Rand, kinds []*kind, lasts, pause time.Duration) (faults []fault) {
 	var bag []*kind
 	for _, k := range kinds {
 		for range k.weight {
@@ -257,11 +257,11 @@ func scheduleGroup(random *rand.Rand, kinds []*kind, lasts, calm time.Duration) 
 		}
 	}
 	random.Shuffle(len(bag), func(i, j int) { bag[i], bag[j] = bag[j], bag[i] })
-	for at, n := sec+upTo(random, calm), 0; at < lasts; n++ {
+	for at, n := sec+upTo(random, pause), 0; at < lasts; n++ {
 		k := bag[n%len(bag)]
 		f := fault{at: at, lasts: k.least + upTo(random, k.most-k.least), kind: k, pick: random.IntN(1000)}
 		faults = append(faults, f)
-		at += f.lasts + calm/8 + upTo(random, calm)
+		at += f.lasts + pause/8 + upTo(random, pause)
 	}
 	return faults
 }

@@ -33,7 +33,7 @@ func main() {
 type options struct {
 	seed    uint64
 	lasts   time.Duration
-	calm    time.Duration
+	pause   time.Duration
 	clients int
 	fsync   bool
 	keep    string
@@ -43,7 +43,7 @@ type options struct {
 
 // String returns the arguments that repeat the run.
 func (a options) String() string {
-	text := fmt.Sprintf("-seed %d -for %s -calm %s -clients %d", a.seed, a.lasts, a.calm, a.clients)
+	text := fmt.Sprintf("-seed %d -for %s -pause %s -clients %d", a.seed, a.lasts, a.pause, a.clients)
 	if a.fsync {
 		text += " -fsync"
 	}
@@ -55,7 +55,8 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.Uint64Var(&a.seed, "seed", 0, "determines the schedule of faults and the deliveries (0: random)")
 	flags.DurationVar(&a.lasts, "for", 10*time.Minute, "how long deliveries are sent and faults are injected")
-	flags.DurationVar(&a.calm, "calm", 6*time.Second, "the longest pause between two faults of a group; a shorter one "+
+	flags.DurationVar(&a.pause, "pause", 6*time.Second, "the longest pause between two faults of a group; a shorter "+
+		"one "+
 		"means more faults")
 	flags.IntVar(&a.clients, "clients", 24, "the number of concurrent senders")
 	flags.BoolVar(&a.fsync, "fsync", false, "make PostgreSQL flush to disk as it does by default; killed processes do "+
@@ -72,7 +73,7 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 		a.seed = uint64(time.Now().UnixNano())
 	}
 	if a.dry {
-		printSchedule(out, schedule(a.seed, a.lasts, a.calm))
+		printSchedule(out, schedule(a.seed, a.lasts, a.pause))
 		return nil
 	}
 	if a.mutants {
@@ -107,7 +108,7 @@ func chaos(ctx context.Context, out io.Writer, a options) (err error) {
 	if err != nil {
 		return err
 	}
-	faults := disk.without(schedule(a.seed, a.lasts, a.calm))
+	faults := disk.without(schedule(a.seed, a.lasts, a.pause))
 	failed := r.execute(ctx, a.lasts, a.clients, faults)
 	var c *checker
 	if failed == nil {

@@ -79,8 +79,8 @@ func (r *run) execute(ctx context.Context, lasts time.Duration, clients int, fau
 	}
 	sending, stop := context.WithCancel(ctx)
 	defer stop()
-	failing, calm := context.WithTimeout(ctx, lasts)
-	defer calm()
+	failing, end := context.WithTimeout(ctx, lasts)
+	defer end()
 	if r.allFaults {
 		failing = ctx
 	}
