@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/config"
@@ -134,27 +135,21 @@ FROM generate_series($3::int, $4::int) AS n, (SELECT clock_timestamp() AS at) no
 // ledger creates a database with planned effects of a rule, whose next step goes to a destination.
 // It returns the name even if it fails.
 func (s *Suite) ledger(ctx context.Context, rule, destination string, planned int) (database string, err error) {
-	if database, err = s.m.NewDatabaseQuietly(ctx); err != nil {
-		return "", err
-	}
-	conn, err := s.m.Connect(ctx, database)
-	if err != nil {
-		return database, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, "SET synchronous_commit = off; INSERT INTO postern.sources (name, provider) VALUES "+
-		"('shop', 'stripe')"); err != nil {
-		return database, err
-	}
-	const each = 100_000
-	for at := 1; at <= planned; at += each {
-		if _, err := conn.Exec(ctx, plannedSQL, rule, destination, at, min(at+each-1, planned)); err != nil {
-			return database, fmt.Errorf("plan effects: %w", err)
+	return s.newFilled(ctx, func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, "SET synchronous_commit = off; INSERT INTO postern.sources (name, provider) "+
+			"VALUES ('shop', 'stripe')"); err != nil {
+			return err
 		}
-		s.log.Info("insert planned effects", "done", at-1, "of", planned)
-	}
-	_, err = conn.Exec(ctx, "VACUUM ANALYZE")
-	return database, err
+		const each = 100_000
+		for at := 1; at <= planned; at += each {
+			if _, err := conn.Exec(ctx, plannedSQL, rule, destination, at, min(at+each-1, planned)); err != nil {
+				return fmt.Errorf("plan effects: %w", err)
+			}
+			s.log.Info("insert planned effects", "done", at-1, "of", planned)
+		}
+		_, err := conn.Exec(ctx, "VACUUM ANALYZE")
+		return err
+	})
 }
 
 // rulesOf returns the effect rules of a configuration.

@@ -36,27 +36,19 @@ func (s *Suite) grow(ctx context.Context, keys, events int) (database string, er
 	if events > keys {
 		return "", fmt.Errorf("%d events need as many keys, not %d", events, keys)
 	}
-	if database, err = s.m.NewDatabaseQuietly(ctx); err != nil {
-		return "", err
-	}
-	conn, err := s.m.Connect(ctx, database)
-	if err != nil {
-		return database, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	const day = 24 * time.Hour
-	start := time.Now().Add(-(grownDays + 1) * day).Truncate(day)
-	g := &growing{conn: conn, keys: keys, events: events, startMS: start.UnixMilli(),
-		stepMS: float64((grownDays * day).Milliseconds()) / float64(max(events, 1)),
-		log:    func(what string, done, of int) { s.log.Info("fill by SQL", "what", what, "done", done, "of", of) }}
-	began := time.Now()
-	for _, step := range []func(context.Context) error{g.prepare, g.fillKeys, g.fillEvents, g.finish} {
-		if err := step(ctx); err != nil {
-			return database, fmt.Errorf("fill by SQL: %w", err)
+	return s.newFilled(ctx, func(conn *pgx.Conn) error {
+		const day = 24 * time.Hour
+		start := time.Now().Add(-(grownDays + 1) * day).Truncate(day)
+		g := &growing{conn: conn, keys: keys, events: events, startMS: start.UnixMilli(),
+			stepMS: float64((grownDays * day).Milliseconds()) / float64(max(events, 1)),
+			log:    func(what string, done, of int) { s.log.Info("fill by SQL", "what", what, "done", done, "of", of) }}
+		for _, step := range []func(context.Context) error{g.prepare, g.fillKeys, g.fillEvents, g.finish} {
+			if err := step(ctx); err != nil {
+				return fmt.Errorf("fill by SQL: %w", err)
+			}
 		}
-	}
-	s.log.Info("filled by SQL", "keys", keys, "events", events, "took", time.Since(began).Round(time.Second))
-	return database, nil
+		return nil
+	})
 }
 
 // oldSQL defines the name and the id of the n-th key. The first $3 keys have no event. The others

@@ -27,33 +27,27 @@ const scannedSourceSQL = `INSERT INTO sources (name, provider) VALUES ($1, 'stri
 // mirrored creates a database whose mirror has the objects of a listing as refetches write them.
 // The log has no events of these refetches. It returns the name even if it fails.
 func (s *Suite) mirrored(ctx context.Context, l *listing) (database string, err error) {
-	if database, err = s.m.NewDatabaseQuietly(ctx); err != nil {
-		return "", err
-	}
-	conn, err := s.m.Connect(ctx, database)
-	if err != nil {
-		return database, err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, "SET search_path = postern; SET synchronous_commit = off"); err != nil {
-		return database, err
-	}
-	for i, n := range []int{l.objects, l.objects / 10} {
-		var source int32
-		if err := conn.QueryRow(ctx, scannedSourceSQL, scannedSources[i]).Scan(&source); err != nil {
-			return database, err
+	return s.newFilled(ctx, func(conn *pgx.Conn) error {
+		if _, err := conn.Exec(ctx, "SET search_path = postern; SET synchronous_commit = off"); err != nil {
+			return err
 		}
-		for first := 0; first < n; first += saveAtOnce {
-			if err := save(ctx, conn, l, source, first, min(first+saveAtOnce, n)); err != nil {
-				return database, fmt.Errorf("fill the mirror of %s: %w", scannedSources[i], err)
+		for i, n := range []int{l.objects, l.objects / 10} {
+			var source int32
+			if err := conn.QueryRow(ctx, scannedSourceSQL, scannedSources[i]).Scan(&source); err != nil {
+				return err
 			}
-			if first%100_000 == 0 {
-				s.log.Info("fill the mirror", "source", scannedSources[i], "done", first, "of", n)
+			for first := 0; first < n; first += saveAtOnce {
+				if err := save(ctx, conn, l, source, first, min(first+saveAtOnce, n)); err != nil {
+					return fmt.Errorf("fill the mirror of %s: %w", scannedSources[i], err)
+				}
+				if first%100_000 == 0 {
+					s.log.Info("fill the mirror", "source", scannedSources[i], "done", first, "of", n)
+				}
 			}
 		}
-	}
-	_, err = conn.Exec(ctx, "VACUUM ANALYZE")
-	return database, err
+		_, err := conn.Exec(ctx, "VACUUM ANALYZE")
+		return err
+	})
 }
 
 // save writes objects first to last, without last, as refetches write them.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/postern-gateway/postern/bench/load"
 	"github.com/postern-gateway/postern/internal/config"
 )
@@ -76,6 +78,19 @@ func (s *Suite) drop(ctx context.Context, database string, err *error) {
 	if database != "" {
 		*err = errors.Join(*err, s.m.DropDatabase(context.WithoutCancel(ctx), database))
 	}
+}
+
+// newFilled creates a database and fills it. It returns the name even if it fails.
+func (s *Suite) newFilled(ctx context.Context, fill func(*pgx.Conn) error) (database string, err error) {
+	if database, err = s.m.NewDatabaseQuietly(ctx); err != nil {
+		return "", err
+	}
+	conn, err := s.m.Connect(ctx, database)
+	if err != nil {
+		return database, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return database, fill(conn)
 }
 
 // number returns the result of a query that returns one number.
