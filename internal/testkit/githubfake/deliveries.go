@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
 // Webhooks configures the deliveries. Percentages are of the events.
@@ -35,7 +35,7 @@ type attempt struct {
 	eventType string
 	action    string
 	body      []byte
-	due, at   int64
+	at        int64
 	// listedAt is the time at which the list begins to show it.
 	listedAt   int64
 	redelivery bool // it was requested
@@ -58,10 +58,11 @@ func (f *Fake) send(o *object, body tree, eventType, action string, rest tree) {
 	maps.Copy(payload, rest)
 	payload[member] = webhookBody(o.kind, body)
 	a := &attempt{guid: fmt.Sprintf("%08x-fa4e-11f0-8000-%012x", f.options.Seed, f.nextID()), hook: o.repo.hook,
-		eventType: eventType, action: action, body: encode(payload), due: f.now()}
+		eventType: eventType, action: action, body: encode(payload)}
+	due := f.now()
 	w := f.options.Webhooks
 	if f.chance(w.Delayed) {
-		a.due += f.delay()
+		due += f.delay()
 	}
 	switch {
 	case f.chance(w.LostUnacknowledged):
@@ -69,22 +70,15 @@ func (f *Fake) send(o *object, body tree, eventType, action string, rest tree) {
 	case f.chance(w.LostAcknowledged):
 		f.recordAttempt(a, 200)
 	default:
-		f.queue = append(f.queue, a)
+		f.queue.Add(a, due)
 		if f.chance(w.Repeated) {
 			twice := *a
-			twice.due += f.delay()
-			f.queue = append(f.queue, &twice)
+			f.queue.Add(&twice, due+f.delay())
 		}
 	}
 }
 
-func (f *Fake) delay() int64 {
-	longest := f.options.Webhooks.Delay
-	if longest == 0 {
-		longest = time.Minute
-	}
-	return f.choose.Int64N(longest.Microseconds() + 1)
-}
+func (f *Fake) delay() int64 { return fakeapi.RandomDelay(f.choose, f.options.Webhooks.Delay) }
 
 // webhookBody returns an object with the fields that only webhooks contain.
 func webhookBody(kind string, body tree) tree {
@@ -123,27 +117,10 @@ func (f *Fake) Deliver(take func(d *provider.Delivery) bool) int {
 }
 
 // takeDue removes the due attempts from the queue and returns them.
-func (f *Fake) takeDue() (due []*attempt) {
+func (f *Fake) takeDue() []*attempt {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := f.now()
-	var later []*attempt
-	for _, a := range f.queue {
-		if a.due <= now {
-			due = append(due, a)
-		} else {
-			later = append(later, a)
-		}
-	}
-	f.queue = later
-	slices.SortStableFunc(due, func(a, b *attempt) int { return int(a.due - b.due) })
-	for i := range due {
-		if f.chance(f.options.Webhooks.Shuffled) {
-			j := f.choose.IntN(len(due))
-			due[i], due[j] = due[j], due[i]
-		}
-	}
-	return due
+	return f.queue.TakeDue(f.now(), f.options.Webhooks.Shuffled, f.choose)
 }
 
 // SetWebhooks changes the configuration for the deliveries of future events.
@@ -215,8 +192,8 @@ func (f *Fake) Redeliver() {
 	for _, a := range f.sent {
 		if a.status != 200 {
 			again := *a
-			again.redelivery, again.due = true, f.now()
-			f.queue = append(f.queue, &again)
+			again.redelivery = true
+			f.queue.Add(&again, f.now())
 		}
 	}
 }

@@ -75,7 +75,7 @@ type Fake struct {
 	lastID           int64
 	repos            []*repo
 	objects          []*object
-	queue            []*attempt
+	queue            fakeapi.Queue[*attempt]
 	sent             []*attempt // oldest first
 	withheld         map[string]bool
 	repositoryStatus map[*repo]int

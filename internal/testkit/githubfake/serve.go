@@ -228,7 +228,7 @@ func (c *call) redeliver(one *attempt) response {
 		return a
 	}
 	again := *one
-	again.redelivery, again.due = true, c.now()
-	c.queue = append(c.queue, &again)
+	again.redelivery = true
+	c.queue.Add(&again, c.now())
 	return response{status: http.StatusAccepted, body: []byte(`{}`)}
 }

@@ -64,7 +64,7 @@ type Fake struct {
 	hidden    map[string]bool
 	events    [][]byte
 	times     []time.Time // of the events
-	queue     []attempt
+	queue     fakeapi.Queue[[]byte]
 	readCount int
 }
 

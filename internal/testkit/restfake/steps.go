@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
 // Webhooks configures the deliveries. Percentages are of the events.
@@ -23,12 +24,6 @@ type Webhooks struct {
 	Delay   time.Duration
 	// Shuffled is the percentage of due deliveries that swap places with another one.
 	Shuffled int
-}
-
-// attempt is a planned delivery. Its time is in microseconds.
-type attempt struct {
-	due  int64
-	body []byte
 }
 
 // RunSteps executes n steps.
@@ -79,64 +74,41 @@ func (f *Fake) NeverDeleted(id string) bool {
 // planDelivery plans the delivery of an event.
 func (f *Fake) planDelivery(body []byte) {
 	w := f.options.Webhooks
-	a := attempt{f.Micros(), body}
+	due := f.Micros()
 	if f.chance(w.Delayed) {
-		a.due += f.delay()
+		due += f.delay()
 	}
 	if f.chance(w.Lost) {
 		return
 	}
-	f.queue = append(f.queue, a)
+	f.queue.Add(body, due)
 	if f.chance(w.Repeated) {
-		f.queue = append(f.queue, attempt{a.due + f.delay(), body})
+		f.queue.Add(body, due+f.delay())
 	}
 }
 
-func (f *Fake) delay() int64 {
-	longest := f.options.Webhooks.Delay
-	if longest == 0 {
-		longest = time.Minute
-	}
-	return f.choose.Int64N(longest.Microseconds() + 1)
-}
+func (f *Fake) delay() int64 { return fakeapi.RandomDelay(f.choose, f.options.Webhooks.Delay) }
 
 // Deliver sends all due deliveries in the order of the network and returns their number. A rejected
 // delivery is retried a minute later.
 func (f *Fake) Deliver(take func(d *provider.Delivery) bool) int {
 	due := f.takeDue()
-	for _, a := range due {
-		if take(f.signed(a.body)) {
+	for _, body := range due {
+		if take(f.signed(body)) {
 			continue
 		}
 		f.mu.Lock()
-		a.due = f.Micros() + time.Minute.Microseconds()
-		f.queue = append(f.queue, a)
+		f.queue.Add(body, f.Micros()+time.Minute.Microseconds())
 		f.mu.Unlock()
 	}
 	return len(due)
 }
 
-// takeDue removes the due attempts from the queue and returns them.
-func (f *Fake) takeDue() (due []attempt) {
+// takeDue removes the due deliveries from the queue and returns their bodies.
+func (f *Fake) takeDue() [][]byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var later []attempt
-	for _, a := range f.queue {
-		if a.due <= f.Micros() {
-			due = append(due, a)
-		} else {
-			later = append(later, a)
-		}
-	}
-	f.queue = later
-	slices.SortStableFunc(due, func(a, b attempt) int { return int(a.due - b.due) })
-	for i := range due {
-		if f.chance(f.options.Webhooks.Shuffled) {
-			j := f.choose.IntN(len(due))
-			due[i], due[j] = due[j], due[i]
-		}
-	}
-	return due
+	return f.queue.TakeDue(f.Micros(), f.options.Webhooks.Shuffled, f.choose)
 }
 
 // signed makes a delivery with the signature scheme of the example.

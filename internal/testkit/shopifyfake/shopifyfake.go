@@ -69,7 +69,7 @@ type Fake struct {
 	objects   map[string]*object
 	kinds     map[string][]*object // in the order of their ids
 	lastID    int64                // the last id
-	queue     []attempt
+	queue     fakeapi.Queue[attempt]
 	sent      int
 	requests  []Request
 	calls     bucket

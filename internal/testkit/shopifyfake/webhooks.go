@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
 // Webhooks configures the deliveries. Percentages are of the events.
@@ -30,7 +31,6 @@ type attempt struct {
 	topic  string
 	id     int
 	at     int64
-	due    int64
 	// body is the body of the first attempt. It is rendered then and does not change.
 	body    []byte
 	repeats bool
@@ -43,19 +43,15 @@ const maxTries = 9
 func (f *Fake) planDelivery(o *object, topic string, at int64) {
 	w := f.options.Webhooks
 	f.sent++
-	a := attempt{object: o, topic: topic, id: f.sent, at: at, due: at, repeats: f.chance(w.Repeated)}
+	a, due := attempt{object: o, topic: topic, id: f.sent, at: at, repeats: f.chance(w.Repeated)}, at
 	if f.chance(w.Delayed) {
-		longest := w.Delay
-		if longest == 0 {
-			longest = time.Minute
-		}
-		a.due += f.choose.Int64N(longest.Microseconds() + 1)
+		due += fakeapi.RandomDelay(f.choose, w.Delay)
 	}
 	if topic == o.kind.remove {
 		a.body = o.deleteWebhookBody()
 	}
 	if topic != "" && !f.chance(w.Lost) {
-		f.queue = append(f.queue, a)
+		f.queue.Add(a, due)
 	}
 }
 
@@ -69,10 +65,9 @@ func (f *Fake) Deliver(send func(d *provider.Delivery) bool) int {
 		switch a.tries++; {
 		case took && a.repeats:
 			a.repeats = false
-			f.queue = append(f.queue, a)
+			f.queue.Add(a, f.now())
 		case !took && a.tries < maxTries:
-			a.due = f.now() + int64(a.tries)*60*second
-			f.queue = append(f.queue, a)
+			f.queue.Add(a, f.now()+int64(a.tries)*60*second)
 		}
 		f.mu.Unlock()
 	}
@@ -84,22 +79,10 @@ func (f *Fake) Deliver(send func(d *provider.Delivery) bool) int {
 func (f *Fake) takeDue() []attempt {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var due, later []attempt
-	for _, a := range f.queue {
-		if a.due > f.now() {
-			later = append(later, a)
-			continue
-		}
+	due := f.queue.TakeDue(f.now(), f.options.Webhooks.Shuffled, f.choose)
+	for i, a := range due {
 		if a.body == nil {
-			a.body = lastBody(a.object)
-		}
-		due = append(due, a)
-	}
-	f.queue = later
-	for i := range due {
-		if f.chance(f.options.Webhooks.Shuffled) {
-			j := f.choose.IntN(len(due))
-			due[i], due[j] = due[j], due[i]
+			due[i].body = lastBody(a.object)
 		}
 	}
 	return due

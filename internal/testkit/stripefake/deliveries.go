@@ -1,12 +1,11 @@
 package stripefake
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/testkit/fakeapi"
 )
 
 // Webhooks configures the deliveries. Percentages are of the events.
@@ -35,7 +34,6 @@ type Webhooks struct {
 // attempt is a planned delivery.
 type attempt struct {
 	event   *event
-	due     int64
 	tries   int
 	repeats bool // it is sent again after it was received
 }
@@ -43,26 +41,20 @@ type attempt struct {
 // planDelivery decides how an event is delivered.
 func (f *Fake) planDelivery(e *event) {
 	w := f.options.Webhooks
-	a := attempt{event: e, due: e.at, repeats: f.chance(w.Repeated)}
+	a, due := attempt{event: e, repeats: f.chance(w.Repeated)}, e.at
 	if f.chance(w.Delayed) {
-		a.due += f.delay()
+		due += f.delay()
 	}
 	switch {
 	case f.chance(w.LostUnacknowledged):
 	case f.chance(w.LostAcknowledged):
 		f.markDelivered(e)
 	default:
-		f.queue = append(f.queue, a)
+		f.queue.Add(a, due)
 	}
 }
 
-func (f *Fake) delay() int64 {
-	longest := f.options.Webhooks.Delay
-	if longest == 0 {
-		longest = time.Minute
-	}
-	return int64(f.chooser.IntN(int(longest.Microseconds()) + 1))
-}
+func (f *Fake) delay() int64 { return fakeapi.RandomDelay(f.chooser, f.options.Webhooks.Delay) }
 
 // Deliver sends all due deliveries in the order of the network and returns their number. A delivery
 // for which send returns false is retried for three days.
@@ -95,24 +87,7 @@ func (f *Fake) SetWebhooks(w Webhooks) {
 func (f *Fake) takeDue() []attempt {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := f.now()
-	var due, later []attempt
-	for _, a := range f.queue {
-		if a.due <= now {
-			due = append(due, a)
-		} else {
-			later = append(later, a)
-		}
-	}
-	f.queue = later
-	slices.SortStableFunc(due, func(a, b attempt) int { return cmp.Compare(a.due, b.due) })
-	for i := range due {
-		if f.chance(f.options.Webhooks.Shuffled) {
-			j := f.chooser.IntN(len(due))
-			due[i], due[j] = due[j], due[i]
-		}
-	}
-	return due
+	return f.queue.TakeDue(f.now(), f.options.Webhooks.Shuffled, f.chooser)
 }
 
 // signed returns the delivery of an event as Stripe sends it.
@@ -136,11 +111,11 @@ func (f *Fake) recordAttempt(a attempt, taken bool) {
 	now := f.now()
 	switch {
 	case taken && a.repeats:
-		f.queue = append(f.queue, attempt{event: a.event, due: now + f.delay()})
+		f.queue.Add(attempt{event: a.event}, now+f.delay())
 	case !taken:
 		due := now + min(60*second<<(2*min(a.tries, 10)), 12*3600*second)
 		if due-a.event.at <= 3*24*3600*second {
-			f.queue = append(f.queue, attempt{event: a.event, due: due, tries: a.tries + 1, repeats: a.repeats})
+			f.queue.Add(attempt{event: a.event, tries: a.tries + 1, repeats: a.repeats}, due)
 		}
 	}
 	if taken {

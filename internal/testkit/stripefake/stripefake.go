@@ -94,7 +94,7 @@ type Fake struct {
 	accounts    []*account
 	last        *object // the object of the last step
 	idCounts    map[string]int
-	queue       []attempt
+	queue       fakeapi.Queue[attempt]
 	requests    []*Request
 	linkCount   int // number of rendered links
 	inFlight    int
