@@ -91,7 +91,7 @@ func tracedPool(t *testing.T, db *testkit.DB, role string, by pgx.QueryTracer) *
 }
 
 var (
-	pendingOutcomesSQL   = testkit.Statement("internal/apply", "o.status IS NULL OR o.status = 'failed'")
+	pendingOutcomesSQL   = testkit.Statement("internal/apply", "SELECT count(*) FROM events e LEFT JOIN LATERAL")
 	raiseWatermarkSQL    = testkit.Statement("internal/reconcile", "'run ' || $6")
 	moveTypeWatermarkSQL = testkit.Statement("internal/reconcile", "AS w(subject), object_scans s")
 	deleteRequestSQL     = testkit.Statement("internal/refetch",
