@@ -19,9 +19,9 @@ const liveOutcomesSQL = `SELECT event_id, status, at FROM outcomes WHERE run = 0
 	AND status IN ('applied', 'unchanged', 'stale', 'ambiguous', 'dead')`
 
 // loadLiveOutcomes sets appliedLiveAt of the items of a run that may change only RefetchAfter.
-func (to Target) loadLiveOutcomes(ctx context.Context, tx pgx.Tx, items []*item,
+func (to *Target) loadLiveOutcomes(ctx context.Context, tx pgx.Tx, items []*item,
 	objs map[versioning.Key]*versioning.Object) error {
-	if to.Run == events.LiveRun || to.Into != versioning.Mirror {
+	if to.Run == events.LiveRun || !to.toMirror() {
 		return nil
 	}
 	byID, ids := map[int64]*item{}, []int64{}

@@ -133,6 +133,13 @@ func (a *Applier) ReplaceRules(r *effects.Rules) {
 	a.rules.Store(r)
 }
 
+// WithLogger returns the same applier with another logger. A run's logger names the run.
+func (a *Applier) WithLogger(log *slog.Logger) *Applier {
+	other := *a
+	other.Logger = log
+	return &other
+}
+
 // WithPool returns the same applier with another pool, also connected as postern_processor. Work
 // through it never waits for the connections of live batches.
 func (a *Applier) WithPool(pool *pgxpool.Pool) *Applier {

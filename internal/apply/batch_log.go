@@ -11,23 +11,22 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// logBatch writes one line for a committed batch: the counts of outcomes, the duration, the
+// log writes one line for a committed transaction: the counts of outcomes, the duration, the
 // greatest time from receipt to commit, the effects that were planned, and the effects whose keys
 // were in the ledger before. The level is debug if all events had an outcome before.
-func (a *Applier) logBatch(b *appliedBatch, counts map[versioning.Status]int, oldest time.Duration) {
+func (t *transaction) log(counts map[versioning.Status]int, oldest time.Duration) {
 	level := slog.LevelInfo
 	if len(counts) == 0 {
 		level = slog.LevelDebug
 	}
 	ctx := context.Background()
-	log := a.log(b.Target)
-	if !log.Enabled(ctx, level) {
+	if !t.Logger.Enabled(ctx, level) {
 		return
 	}
-	attrs := []slog.Attr{slog.Int("events", len(b.items)),
-		slog.Float64("duration_ms", milliseconds(b.endedAt.Sub(b.startedAt))),
+	attrs := []slog.Attr{slog.Int("events", len(t.items)),
+		slog.Float64("duration_ms", milliseconds(t.endedAt.Sub(t.startedAt))),
 		slog.Float64("lag_ms", milliseconds(oldest))}
-	finishedBefore := len(b.items)
+	finishedBefore := len(t.items)
 	for _, s := range statuses {
 		if n := counts[s]; n > 0 {
 			attrs = append(attrs, slog.Int(string(s), n))
@@ -37,16 +36,16 @@ func (a *Applier) logBatch(b *appliedBatch, counts map[versioning.Status]int, ol
 	if finishedBefore > 0 {
 		attrs = append(attrs, slog.Int("finished_before", finishedBefore))
 	}
-	if n := b.planned.New; n > 0 {
+	if n := t.planned.New; n > 0 {
 		attrs = append(attrs, slog.Int("effects", n))
 	}
-	if n := b.planned.Existing; n > 0 {
+	if n := t.planned.Existing; n > 0 {
 		attrs = append(attrs, slog.Int("effects_known", n))
 	}
-	if b.Log == nil { // otherwise the logger already names the run
-		attrs = slices.Insert(attrs, 0, slog.Int64("run", b.Run))
+	if t.to.live() { // otherwise the logger names the run
+		attrs = slices.Insert(attrs, 0, slog.Int64("run", t.to.Run))
 	}
-	log.LogAttrs(ctx, level, "applied batch", attrs...)
+	t.Logger.LogAttrs(ctx, level, "applied batch", attrs...)
 }
 
 // maxDeadLogged bounds the dead events that one log line names, maxReasonBytes the text of each
@@ -58,23 +57,23 @@ const (
 
 // logNeedsReview logs the dead events of a committed batch, and its planned effects that need
 // review from the start.
-func (a *Applier) logNeedsReview(b *appliedBatch, dead int) {
-	if dead == 0 && b.planned.Review == 0 {
+func (t *transaction) logNeedsReview(dead int) {
+	if dead == 0 && t.planned.Review == 0 {
 		return
 	}
-	log := a.log(b.Target)
-	if b.Log == nil { // otherwise the logger already names the run
-		log = log.With("run", b.Run)
+	log := t.Logger
+	if t.to.live() { // otherwise the logger names the run
+		log = log.With("run", t.to.Run)
 	}
 	if dead > 0 {
 		log.Warn("events are dead: they were not applied and are not retried automatically (postern outcomes list "+
-			"--status dead --run "+events.RunName(b.Run)+")", "events", dead, "first", firstDead(b.items))
+			"--status dead --run "+events.RunName(t.to.Run)+")", "events", dead, "first", firstDead(t.items))
 	}
-	if n := b.planned.Collided; n > 0 {
+	if n := t.planned.Collided; n > 0 {
 		log.Warn("effects have keys that belong to other rules or objects: an operator must review them (postern "+
 			"effects list --state needs_review)", "effects", n)
 	}
-	if n := b.planned.Review - b.planned.Collided; n > 0 {
+	if n := t.planned.Review - t.planned.Collided; n > 0 {
 		log.Warn("rules could not plan their effects: an operator must review them (postern effects list --state "+
 			"needs_review)", "effects", n)
 	}

@@ -3,7 +3,6 @@ package apply
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"slices"
 	"time"
@@ -58,11 +57,11 @@ type outcome struct {
 }
 
 // read decodes an event with its provider. Every failure becomes an outcome of this event alone.
-func (a *Applier) read(log *slog.Logger, ev *stream.Event) (it *item) {
+func (a *Applier) read(ev *stream.Event) (it *item) {
 	it = &item{ev: ev, lockKey: ev.ID}
 	defer func() {
 		if r := recover(); r != nil {
-			log.Error("panic while reading an event", "event", ev.ID, "source", ev.Source, "panic", r)
+			a.Logger.Error("panic while reading an event", "event", ev.ID, "source", ev.Source, "panic", r)
 			it.outcome = &outcome{status: versioning.Failed, reason: fmt.Sprintf("reading the event panicked: %v", r)}
 		}
 	}()

@@ -1,7 +1,6 @@
 package apply
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +65,7 @@ func (t *DryRun) Decide(ctx context.Context, ids []int64) (map[versioning.Status
 	counts := map[versioning.Status]int64{}
 	for len(evs) > 0 {
 		n := batchSize(evs, t.a.Settings.Batch)
-		items, err := t.a.readItems(ctx, t.a.Logger, evs[:n])
+		items, err := t.a.readItems(ctx, evs[:n])
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +83,7 @@ func (t *DryRun) Decide(ctx context.Context, ids []int64) (map[versioning.Status
 // dryRunTarget stands for the run that would apply the events.
 var dryRunTarget = Target{Run: events.LiveRun + 1}
 
-// decide does the work of Applier.commit without locks and writes.
+// decide does the work of transaction.run without locks and writes.
 func (t *DryRun) decide(ctx context.Context, items []*item) error {
 	var objs map[versioning.Key]*versioning.Object
 	var reloaded []*item
@@ -185,11 +184,7 @@ type Difference struct {
 // Differences calls visit with the changes of each object, in key order. It lists at most
 // maxChanges paths of a state.
 func (t *DryRun) Differences(maxChanges int, visit func(Difference) error) error {
-	keys := slices.SortedFunc(maps.Keys(t.projected), func(a, b versioning.Key) int {
-		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Account, b.Account), cmp.Compare(a.Type, b.Type),
-			cmp.Compare(a.ID, b.ID))
-	})
-	for _, k := range keys {
+	for _, k := range slices.SortedFunc(maps.Keys(t.projected), versioning.Key.Compare) {
 		p := t.projected[k]
 		changes, more, err := p.now.ListDifferences(&p.stored, maxChanges)
 		if err != nil {

@@ -87,7 +87,7 @@ func (a *Applier) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, order
 	var reloaded []*item
 	for i := range recs {
 		ev := a.sourceEvent(&recs[i])
-		it := a.read(a.Logger, &ev)
+		it := a.read(&ev)
 		if ownStateApplied[ev.ID] && it.outcome != nil && it.outcome.status == versioning.Failed {
 			return nil, fmt.Errorf("reload the history of the object since the refetch began: %w", unreadableError(it))
 		}

@@ -6,7 +6,9 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -43,9 +45,67 @@ func (a *Applier) readEach(ctx context.Context, ids []int64, do func(*item)) err
 		if err := a.fetchBodies(ctx, a.Pool, one); err != nil {
 			return err
 		}
-		do(a.read(a.Logger, &one[0]))
+		do(a.read(&one[0]))
 	}
 	return nil
+}
+
+// lockSQL takes shared locks of the batch's sources and then the locks of its objects, in order.
+// They are advisory locks, because a row that does not exist yet cannot be locked. Only a swap
+// takes a source's lock exclusively: it waits for the open batches and blocks new ones.
+const lockSQL = `
+WITH sources AS MATERIALIZED (SELECT count(pg_advisory_xact_lock_shared($3, s)) AS n FROM unnest($2::int[]) AS s)
+SELECT count(pg_advisory_xact_lock(l)) FROM sources, unnest($1::bigint[]) AS l WHERE sources.n >= 0`
+
+// tryLockSQL is lockSQL for a caller that does not wait for a swap. If a source's lock is taken, it
+// takes no object lock and returns the number of that source.
+const tryLockSQL = `
+WITH sources AS MATERIALIZED (SELECT s, pg_try_advisory_xact_lock_shared($3, s) AS got FROM unnest($2::int[]) AS s)
+SELECT (SELECT coalesce(min(s.s), 0)::bigint FROM sources s WHERE NOT s.got),
+  (SELECT count(pg_advisory_xact_lock(l)) FROM unnest($1::bigint[]) AS l WHERE NOT EXISTS (SELECT FROM sources s
+  	WHERE NOT s.got))`
+
+// lock takes the locks of the items' objects in a table. Each table has its own locks, so that a
+// rebuild and live events do not wait for each other. A writer to the mirror first takes the locks
+// of its sources. eventsToo also takes the locks of the event ids, because a redaction with another
+// configuration may read the events as other objects. A live event does not need this: its outcome
+// shows that it was redacted. If mayWait is false and a source is being swapped, lock takes no lock
+// of an object and returns the number of that source.
+func lock(ctx context.Context, tx pgx.Tx, table versioning.ObjectTable, items []*item, eventsToo,
+	mayWait bool) (swapped int32, err error) {
+	const tableSeed = 0x5851f42d4c957f2d
+	var sources []int32
+	keys := make([]int64, 0, 2*len(items))
+	for _, it := range items {
+		keys = append(keys, it.lockKey^int64(table)*tableSeed)
+		if eventsToo {
+			keys = append(keys, it.ev.ID^int64(table)*tableSeed)
+		}
+		if table == versioning.Mirror && it.key.Type != "" && !slices.Contains(sources, it.key.Source) {
+			sources = append(sources, it.key.Source)
+		}
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	slices.Sort(sources)
+	var onRow func(postgres.Row) error
+	statement := postgres.Statement{Name: "postern_lock", SQL: lockSQL}
+	if !mayWait {
+		statement = postgres.Statement{Name: "postern_try_lock", SQL: tryLockSQL}
+		onRow = func(r postgres.Row) error {
+			swapped = int32(r.Int64(0))
+			return nil
+		}
+	}
+	p := postgres.NewParams(tx.Conn(), statement)
+	defer p.Release()
+	p.Array(pgtype.Int8OID, len(keys), func(i int) { p.Int64(keys[i]) })
+	p.Array(pgtype.Int4OID, len(sources), func(i int) { p.Int32(sources[i]) })
+	p.Int32(versioning.SourceLock)
+	if _, err := p.Run(ctx, onRow); err != nil {
+		return 0, fmt.Errorf("lock %d objects: %w", len(keys), err)
+	}
+	return swapped, nil
 }
 
 // LockObjects takes the locks of objects in the mirror, as applying does, until the transaction
@@ -55,7 +115,8 @@ func LockObjects(ctx context.Context, tx pgx.Tx, keys []versioning.Key) error {
 	for i, k := range keys {
 		items[i] = &item{key: k, lockKey: k.Hash()}
 	}
-	return lock(ctx, tx, versioning.Mirror, items, true)
+	_, err := lock(ctx, tx, versioning.Mirror, items, false, true)
+	return err
 }
 
 const redactedSQL = `SELECT r.event FROM redacted_events r WHERE r.event = ANY($1::bigint[])`

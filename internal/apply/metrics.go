@@ -59,27 +59,27 @@ func (m *metrics) build() {
 		"The gateway's clock measures the receipt, the processor's clock the outcome.", 0.001, 24)
 }
 
-// applied counts and logs a committed batch.
-func (a *Applier) applied(b *appliedBatch) {
-	a.metrics.batches.Observe(float64(len(b.items)))
-	a.metrics.apply.Observe(b.endedAt.Sub(b.startedAt).Seconds())
-	for change, n := range b.ambiguityChanges { // empty unless the target is the mirror
-		a.metrics.ambiguities.WithLabelValues(change).Add(float64(n))
+// count counts and logs a committed transaction.
+func (t *transaction) count() {
+	t.metrics.batches.Observe(float64(len(t.items)))
+	t.metrics.apply.Observe(t.endedAt.Sub(t.startedAt).Seconds())
+	for change, n := range t.ambiguityChanges { // empty unless the target is the mirror
+		t.metrics.ambiguities.WithLabelValues(change).Add(float64(n))
 	}
 	counts := map[versioning.Status]int{}
 	var oldest time.Duration
-	for _, it := range b.items {
+	for _, it := range t.items {
 		if it.finished {
 			continue
 		}
 		counts[it.outcome.status]++
-		a.metrics.outcomes.WithLabelValues(string(it.outcome.status)).Inc()
-		if it.attempts == 0 && b.Run == events.LiveRun && !it.ev.Retry {
-			lag := max(b.endedAt.Sub(it.ev.ReceivedAt), 0)
-			a.metrics.lag.Observe(lag.Seconds())
+		t.metrics.outcomes.WithLabelValues(string(it.outcome.status)).Inc()
+		if it.attempts == 0 && t.to.Run == events.LiveRun && !it.ev.Retry {
+			lag := max(t.endedAt.Sub(it.ev.ReceivedAt), 0)
+			t.metrics.lag.Observe(lag.Seconds())
 			oldest = max(oldest, lag)
 		}
 	}
-	a.logBatch(b, counts, oldest)
-	a.logNeedsReview(b, counts[versioning.Dead])
+	t.log(counts, oldest)
+	t.logNeedsReview(counts[versioning.Dead])
 }

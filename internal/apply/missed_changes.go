@@ -1,7 +1,6 @@
 package apply
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -110,14 +109,6 @@ func updateMissedChanges(ctx context.Context, tx pgx.Tx, all []*missedChanges) e
 	return nil
 }
 
-// reportingItems returns the items that report missed changes: those of live events.
-func (to *Target) reportingItems(items []*item) []*item {
-	if !to.live() {
-		return nil
-	}
-	return items
-}
-
 // collectMissedChanges returns, in key order, the objects for which items report something relevant
 // or that a late event has changed. It skips objects that the source's API cannot read. Nearly all
 // change-sets fit and are newer, so no refetch request is read for them.
@@ -146,10 +137,7 @@ func (a *Applier) collectMissedChanges(items []*item, late []*stateChange) []*mi
 			(!slices.ContainsFunc(g.fits, func(f versioning.ChangeFit) bool { return f.MayChangeMissed() }) ||
 				g.wait == 0 || !a.isRelevant(g))
 	})
-	slices.SortFunc(all, func(a, b *missedChanges) int {
-		return cmp.Or(cmp.Compare(a.key.Source, b.key.Source), cmp.Compare(a.key.Account, b.key.Account),
-			cmp.Compare(a.key.Type, b.key.Type), cmp.Compare(a.key.ID, b.key.ID))
-	})
+	slices.SortFunc(all, func(a, b *missedChanges) int { return a.key.Compare(b.key) })
 	return all
 }
 

@@ -220,7 +220,7 @@ func (to Target) reservation() string {
 // ApplySingle tries an event that may end the process. It commits the attempt as failed before the
 // try, so that an event that never lets a transaction end still runs out of attempts.
 func (a *Applier) ApplySingle(ctx context.Context, run int64, ev stream.Event) error {
-	return a.applySingle(ctx, Target{Run: run, failsDuringSwap: true}, ev)
+	return a.applySingle(ctx, Target{Run: run, swaps: &SwapError{}}, ev)
 }
 
 func (a *Applier) applySingle(ctx context.Context, to Target, ev stream.Event) error {
@@ -233,13 +233,13 @@ func (a *Applier) applySingle(ctx context.Context, to Target, ev stream.Event) e
 		return unavailable(err)
 	}
 	if err = a.fetchBodies(ctx, a.Pool, one); err == nil {
-		it := a.read(a.log(to), &one[0])
+		it := a.read(&one[0])
 		it.reserved = n
 		if to.excludes(it) { // the attempt is recorded already, so an outcome must be recorded too
 			it.outcome = &outcome{status: versioning.Ignored, reason: "the event is of another type than this run " +
 				"applies"}
 		}
-		err = a.applySplit(ctx, to, []*item{it})
+		err = a.applyItems(ctx, to, []*item{it})
 	}
 	if err != nil {
 		a.returnAttempt(ctx, to, ev.ID, n)
@@ -258,7 +258,7 @@ func (a *Applier) reserve(ctx context.Context, to Target, ev *stream.Event) (n i
 			if err := to.guard(ctx, tx); err != nil {
 				return err
 			}
-			if err := lock(ctx, tx, to.Into, []*item{it}, true); err != nil {
+			if _, err := lock(ctx, tx, to.table(), []*item{it}, false, true); err != nil {
 				return err
 			}
 			if err := a.markFinished(ctx, tx, to, []*item{it}); err != nil {
@@ -282,7 +282,7 @@ func (a *Applier) reserve(ctx context.Context, to Target, ev *stream.Event) (n i
 			return nil
 		})
 	if err == nil {
-		to.reportFinal(it)
+		to.countFinal(it)
 	}
 	return n, err
 }
@@ -297,7 +297,7 @@ func (a *Applier) returnAttempt(ctx context.Context, to Target, event int64, n i
 	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "take an attempt back", 2*time.Second)
 	defer cancel()
 	if _, err := a.Pool.Exec(ctx, returnAttemptSQL, event, to.Run, n); err != nil {
-		a.log(to).Warn("attempt not taken back", "event", event, "error", err)
+		a.Logger.Warn("attempt not taken back", "event", event, "error", err)
 	}
 }
 

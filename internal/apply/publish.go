@@ -26,7 +26,7 @@ func (a *Applier) PublishAndApply(ctx context.Context, ids []int64) (map[version
 		if err != nil {
 			return counts, err
 		}
-		for status, n := range done {
+		for status, n := range done.Outcomes {
 			counts[status] += n
 		}
 	}

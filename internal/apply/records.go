@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
@@ -19,12 +20,19 @@ import (
 // is read with its batch.
 const maxInlineBody = 16 << 10
 
+// Counts are the results of applying stored events.
+type Counts struct {
+	// Outcomes are the numbers of events by the status of their outcome in the run.
+	Outcomes map[versioning.Status]int64
+	// AlreadyFinal is how many of them had a final outcome before.
+	AlreadyFinal int64
+}
+
 // ApplyStored reads events of the log and applies them as ApplyChunk does.
-func (a *Applier) ApplyStored(ctx context.Context, to Target, ids []int64, single bool) (map[versioning.Status]int64,
-	error) {
+func (a *Applier) ApplyStored(ctx context.Context, to Target, ids []int64, single bool) (Counts, error) {
 	c, err := a.ReadChunk(ctx, ids)
 	if err != nil {
-		return nil, err
+		return Counts{}, err
 	}
 	return a.ApplyChunk(ctx, to, c, single)
 }
@@ -35,27 +43,28 @@ func (a *Applier) ReadChunk(ctx context.Context, ids []int64) (*Chunk, error) {
 	return &Chunk{IDs: ids, evs: evs}, err
 }
 
-// ApplyChunk applies events of the log to a target, with as many workers as Run has for the stream.
-// It returns the counts of their outcomes in this run. single tries each event by itself,
-// one after the other, and commits its attempt first: an event that ends the process again and
-// again stays failed, and the others are applied. Events that are no longer in the log are skipped.
-// An error is an infrastructure failure, and applying again is safe.
-func (a *Applier) ApplyChunk(ctx context.Context, to Target, c *Chunk, single bool) (map[versioning.Status]int64,
-	error) {
+// ApplyChunk applies events of the log to a target, with as many workers as the processor has for
+// the stream. single tries each event by itself, one after the other, and commits its attempt
+// first: an event that ends the process again and again stays failed, and the others are applied.
+// Events that are no longer in the log are skipped. An error is an infrastructure failure, and
+// applying again is safe.
+func (a *Applier) ApplyChunk(ctx context.Context, to Target, c *Chunk, single bool) (counts Counts, err error) {
+	to.alreadyFinal = &atomic.Int64{}
 	if single {
-		if err := a.applyEachSingle(ctx, to, c.evs); err != nil {
-			return nil, err
+		err = a.applyEachSingle(ctx, to, c.evs)
+	} else {
+		g, work := errgroup.WithContext(ctx)
+		for _, share := range a.spreadByObject(c.evs) {
+			g.Go(func() error { return a.applyBatches(work, to, share) })
 		}
-		return a.countStatuses(ctx, to.Run, c.IDs)
+		err = g.Wait()
 	}
-	g, work := errgroup.WithContext(ctx)
-	for _, share := range a.spreadByObject(c.evs) {
-		g.Go(func() error { return a.applyBatches(work, to, share) })
+	if err != nil {
+		return counts, err
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	return a.countStatuses(ctx, to.Run, c.IDs)
+	counts.AlreadyFinal = to.alreadyFinal.Load()
+	counts.Outcomes, err = a.countStatuses(ctx, to.Run, c.IDs)
+	return counts, err
 }
 
 // Events reads events of the log by their ids, in id order. A body of more than maxBody bytes stays
@@ -82,6 +91,34 @@ func (a *Applier) Events(ctx context.Context, ids []int64, maxBody int) ([]strea
 func (a *Applier) sourceEvent(r *events.Record) stream.Event {
 	return stream.Event{StoredEvent: r.StoredEvent, Source: a.sources.name(r.Source), ObjectType: r.ObjectType,
 		ObjectID: r.ObjectID, OccurredAt: r.OccurredAt, BodyInLog: r.BodyOmitted, Redacted: r.Redacted}
+}
+
+// fetchBodies reads from the log the bodies that are too large for a message. An event that is no
+// longer in the log keeps its mark and becomes dead.
+func (a *Applier) fetchBodies(ctx context.Context, db events.Reader, batch []stream.Event) error {
+	var ids []int64
+	at := map[int64][]int{}
+	for i := range batch {
+		if batch[i].BodyInLog {
+			ids = append(ids, batch[i].ID)
+			at[batch[i].ID] = append(at[batch[i].ID], i)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	recs, err := events.Read(ctx, db, ids, events.UnlimitedBody)
+	if err != nil {
+		return fmt.Errorf("%w: %w", events.ErrUnavailable, err)
+	}
+	for i := range recs {
+		for _, j := range at[recs[i].ID] {
+			retry, trace := batch[j].Retry, batch[j].Trace
+			batch[j] = a.sourceEvent(&recs[i])
+			batch[j].Retry, batch[j].Trace = retry, trace
+		}
+	}
+	return nil
 }
 
 // spreadByObject distributes events over workers by object, so that two workers never wait for one

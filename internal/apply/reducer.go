@@ -96,7 +96,7 @@ func (r *Reducer) selectItems(objs map[int64]*versioning.Object, applied map[App
 	overwritesOnly bool) (anomalies []Anomaly, items []*item, byKey map[versioning.Key]*versioning.Object) {
 	byKey = map[versioning.Key]*versioning.Object{}
 	for i := range evs {
-		it := r.a.read(r.a.Logger, &evs[i])
+		it := r.a.read(&evs[i])
 		ownState, selected := applied[AppliedEvent{it.ev.ID, it.lockKey}]
 		selected = selected && it.isOpen() && (ownState || it.refetchPending) && objs[it.lockKey].Key == it.key
 		for _, object := range objectsOf[it.ev.ID] {
@@ -130,6 +130,6 @@ func (r *Reducer) RefetchFingerprint(rec *events.Record) (sum [16]byte, ok bool)
 	if !isRefetch(&ev) {
 		return sum, false
 	}
-	it := r.a.read(r.a.Logger, &ev)
+	it := r.a.read(&ev)
 	return [16]byte(it.input.State.ExactHash[:16]), it.outcome == nil
 }

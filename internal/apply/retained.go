@@ -125,7 +125,7 @@ func (a *Applier) reduceEvents(ctx context.Context, into versioning.ObjectTable,
 		}
 		items := make([]*item, 0, n)
 		for i := range batch {
-			it := a.read(a.Logger, &batch[i])
+			it := a.read(&batch[i])
 			if it.outcome != nil && it.outcome.status == versioning.Failed {
 				if err := onUnreadable(it); err != nil {
 					return err
@@ -151,7 +151,7 @@ func (a *Applier) reduceBatch(ctx context.Context, into versioning.ObjectTable, 
 	return postgres.InTx(ctx, a.Pool, "reduce events", a.Settings.ApplyTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
 			items := copyItems(items)
-			if err := lock(ctx, tx, locks, items, false); err != nil {
+			if _, err := lock(ctx, tx, locks, items, true, true); err != nil {
 				return err
 			}
 			if err := ignoreRedacted(ctx, tx, items); err != nil {

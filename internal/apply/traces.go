@@ -18,10 +18,10 @@ const maxLinks = 128
 // traces of its events, and one for each event in its trace. A rolled-back transaction gets an
 // error. Without traced events there is no span. Spans hold names and outcomes, never the content
 // of events.
-func (a *Applier) traceBatch(b *appliedBatch, err error) {
-	parents := make([]trace.SpanContext, len(b.items))
+func (a *Applier) traceBatch(t *transaction, err error) {
+	parents := make([]trace.SpanContext, len(t.items))
 	var links []trace.Link
-	for i, it := range b.items {
+	for i, it := range t.items {
 		if parents[i] = telemetry.SpanContext(it.ev.Trace); parents[i].IsValid() && len(links) < maxLinks {
 			links = append(links, trace.Link{SpanContext: parents[i]})
 		}
@@ -29,30 +29,30 @@ func (a *Applier) traceBatch(b *appliedBatch, err error) {
 	if len(links) == 0 {
 		return
 	}
-	_, batch := a.Tracer.Start(context.Background(), "apply batch", trace.WithTimestamp(b.startedAt),
+	_, batch := a.Tracer.Start(context.Background(), "apply batch", trace.WithTimestamp(t.startedAt),
 		trace.WithLinks(links...), trace.WithSpanKind(trace.SpanKindConsumer),
-		trace.WithAttributes(attribute.Int64("postern.run", b.Run), attribute.Int("postern.events", len(b.items))))
+		trace.WithAttributes(attribute.Int64("postern.run", t.to.Run), attribute.Int("postern.events", len(t.items))))
 	if err != nil {
 		batch.SetStatus(codes.Error, "rolled back") // the error's text may contain a value
 	}
-	batch.End(trace.WithTimestamp(b.endedAt))
+	batch.End(trace.WithTimestamp(t.endedAt))
 	if err != nil {
 		return // an event's own span belongs to the transaction that commits it
 	}
-	for i, it := range b.items {
+	for i, it := range t.items {
 		if parents[i].IsValid() {
-			a.traceEvent(b, it, parents[i], batch.SpanContext())
+			a.traceEvent(t, it, parents[i], batch.SpanContext())
 		}
 	}
 }
 
-func (a *Applier) traceEvent(b *appliedBatch, it *item, parent, batch trace.SpanContext) {
-	options := []trace.SpanStartOption{trace.WithTimestamp(b.startedAt), trace.WithSpanKind(trace.SpanKindConsumer)}
+func (a *Applier) traceEvent(t *transaction, it *item, parent, batch trace.SpanContext) {
+	options := []trace.SpanStartOption{trace.WithTimestamp(t.startedAt), trace.WithSpanKind(trace.SpanKindConsumer)}
 	if batch.IsSampled() {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: batch}))
 	}
 	_, span := a.Tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "apply", options...)
-	defer span.End(trace.WithTimestamp(b.endedAt))
+	defer span.End(trace.WithTimestamp(t.endedAt))
 	if !span.IsRecording() {
 		return
 	}
@@ -66,7 +66,7 @@ func (a *Applier) traceEvent(b *appliedBatch, it *item, parent, batch trace.Span
 	if it.key.Type != "" {
 		span.SetAttributes(attribute.String("postern.object_type", it.key.Type))
 	}
-	if o := b.objects[it.key]; o != nil {
+	if o := t.objects[it.key]; o != nil {
 		span.SetAttributes(attribute.Int64("postern.revision", o.Revision))
 	}
 }

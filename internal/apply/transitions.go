@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/effects"
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -52,15 +51,6 @@ type trackedObject struct {
 	state versioning.State
 }
 
-// rulesFor returns the rules that see changes of a target, or nil. A transaction calls it once,
-// because the rules may be replaced at any time.
-func (a *Applier) rulesFor(to Target) *effects.Rules {
-	if to.Into != versioning.Mirror {
-		return nil
-	}
-	return a.rules.Load()
-}
-
 // stateNeededBy returns a function that reports whether an item needs the object's state for the
 // rules. It returns nil without rules.
 func stateNeededBy(rules *effects.Rules) func(*item) bool {
@@ -77,7 +67,7 @@ func (a *Applier) track(ctx context.Context, tx pgx.Tx, rules *effects.Rules, to
 	if rules == nil {
 		return nil, nil
 	}
-	w := &transitions{rules: rules, run: to.Run, plansEffects: to.Run == events.LiveRun || to.Effects,
+	w := &transitions{rules: rules, run: to.Run, plansEffects: to.plansEffects(),
 		reloaded: reloaded, objects: map[versioning.Key]*trackedObject{}}
 	var ambiguous []*trackedObject
 	for key, o := range objs {

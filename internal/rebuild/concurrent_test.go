@@ -212,7 +212,7 @@ func TestRebuild_leaseLost_writesNothing(t *testing.T) {
 	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
 	run := b.request(t, rebuild.Params{Source: b.source})
 	h := takeRun(t, b.pool, "slow", time.Minute, rebuild.Job)
-	to := apply.Target{Run: run, Into: versioning.Staged, Guard: h.Guard}
+	to := apply.Target{Run: run, Staging: &apply.Staging{Table: versioning.Staged, Guard: h.Guard}}
 	must(t, errOf(b.applier(t, nil).ApplyStored(t.Context(), to, ids[:5], false)))
 	must(t, rebuild.Discard(t.Context(), b.operator, run))
 	before := b.tableRows(t, allColumns, "staged_objects")

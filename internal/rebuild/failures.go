@@ -22,7 +22,8 @@ func (w *work) apply(ctx context.Context, to apply.Target, c *apply.Chunk,
 		if err := w.checkSource(); err != nil { // events that cannot be read here would fail forever
 			return nil, "", err
 		}
-		counts, err := w.Applier.ApplyChunk(ctx, to, c, single)
+		applied, err := w.Applier.WithLogger(w.log).ApplyChunk(ctx, to, c, single)
+		counts := applied.Outcomes
 		if err != nil || counts[versioning.Failed]+counts[versioning.Dead] == 0 {
 			return counts, runs.Running, err
 		}

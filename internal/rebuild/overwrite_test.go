@@ -92,7 +92,8 @@ func (w *overwrittenObject) checkRebuilt(t *testing.T, ids ...int64) {
 	t.Helper()
 	w.exec(t, `TRUNCATE staged_objects`)
 	w.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
-	must(t, errOf(w.applier(t, nil).ApplyStored(t.Context(), apply.Target{Run: 500, Into: versioning.Staged}, ids,
+	must(t, errOf(w.applier(t, nil).ApplyStored(t.Context(),
+		apply.Target{Run: 500, Staging: &apply.Staging{Table: versioning.Staged}}, ids,
 		false)))
 	w.checkSame(t, "staged_objects")
 }
@@ -308,7 +309,8 @@ func (b *testBundle) checkReducedInParts(t *testing.T, r *rand.Rand, ids []int64
 			VALUES ($1, 'rebuild', '{}', '', '', 'cancelled', '', '{}', now(), now(), now())`, run)
 		b.exec(t, `TRUNCATE staged_objects`)
 		b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
-		must(t, errOf(p.ApplyStored(t.Context(), apply.Target{Run: run, Into: versioning.Staged}, ids, false)))
+		must(t, errOf(p.ApplyStored(t.Context(),
+			apply.Target{Run: run, Staging: &apply.Staging{Table: versioning.Staged}}, ids, false)))
 		if diff := cmp.Diff(live, b.tableRows(t, objectColumns, "staged_objects")); diff != "" {
 			t.Fatalf("live, and from retained objects and the last %d events: %s", len(ids), diff)
 		}

@@ -253,8 +253,8 @@ func (w *work) advance(ctx context.Context, after, cursor int64) (runs.Status, e
 
 // target returns the target for staging events.
 func (w *work) target() apply.Target {
-	return apply.Target{Run: w.lease.Run.ID, Into: versioning.Staged, Type: w.params.Type, Guard: w.lease.Guard,
-		OnWritten: w.differing.add, Log: w.log}
+	return apply.Target{Run: w.lease.Run.ID, Staging: &apply.Staging{Table: versioning.Staged, Type: w.params.Type,
+		Guard: w.lease.Guard, OnWritten: w.differing.add}}
 }
 
 // Processed is the count of all events that have an outcome in the run.

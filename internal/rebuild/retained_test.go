@@ -42,7 +42,7 @@ func logWithOldDays(t *testing.T, r *rand.Rand, options sim.Options) (b *testBun
 func (b *testBundle) retainAndDrop(t *testing.T, old []int64) {
 	t.Helper()
 	must(t, errOf(b.applier(t, nil).ApplyStored(t.Context(), apply.Target{Run: 500,
-		Into: versioning.RetainedObjects}, old, false)))
+		Staging: &apply.Staging{Table: versioning.RetainedObjects}}, old, false)))
 	b.dropOldestPartition(t)
 }
 
@@ -123,7 +123,7 @@ func TestSwap_partitionDroppedAboveCursor_fails(t *testing.T) {
 	stored("0 days", evs[2*third:])
 	before := b.tableRows(t, allColumns, "objects")
 	must(t, errOf(b.applier(t, nil).ApplyStored(t.Context(), apply.Target{Run: 500,
-		Into: versioning.RetainedObjects}, middle, false)))
+		Staging: &apply.Staging{Table: versioning.RetainedObjects}}, middle, false)))
 	name := b.rows(t, `SELECT 'events_' || to_char(clock_now() - interval '3 days', 'YYYYMMDD')`)[0]
 	b.exec(t, `INSERT INTO dropped_partitions (name, id_from, id_to, retained_to, events, bytes, run, ready_at,
 		dropped_at, updated_at)

@@ -195,7 +195,7 @@ func (b *testBundle) allDifferences(t *testing.T, run int64) (counts map[rebuild
 func (b *testBundle) mirrorFromLog(t *testing.T, reads provider.Provider, run int64) []string {
 	t.Helper()
 	b.exec(t, `TRUNCATE retained_objects`)
-	into := apply.Target{Run: run, Into: 2}
+	into := apply.Target{Run: run, Staging: &apply.Staging{Table: 2}}
 	ids := slices.Clone(b.ids)
 	slices.Sort(ids)
 	must(t, errOf(b.applier(t, reads).ApplyStored(t.Context(), into, ids, false)))

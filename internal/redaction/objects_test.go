@@ -317,7 +317,8 @@ func TestRedact_overwritingRefetch_keepsTheOverwriteInRebuild(t *testing.T) {
 			if asked == "before" {
 				b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 			}
-			must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: 900, Into: versioning.Staged},
+			must(t, errOf(b.proc.ApplyStored(t.Context(),
+				apply.Target{Run: 900, Staging: &apply.Staging{Table: versioning.Staged}},
 				b.storedRow(t), false)))
 			equal(t, "live, and rebuilt", live, b.rows(t, rows+`staged_objects o`))
 			b.wantGone(t, email)

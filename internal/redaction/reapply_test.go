@@ -62,7 +62,8 @@ func TestApply_eventRedactedAfterItWasRead_writesNothing(t *testing.T) {
 			return err
 		},
 		"rebuild": func(_ *fixture, p *apply.Applier, id int64, _ []byte) error {
-			_, err := p.ApplyStored(t.Context(), apply.Target{Run: 72, Into: versioning.Staged}, []int64{id}, false)
+			_, err := p.ApplyStored(t.Context(),
+				apply.Target{Run: 72, Staging: &apply.Staging{Table: versioning.Staged}}, []int64{id}, false)
 			return err
 		},
 		"reduce": func(_ *fixture, p *apply.Applier, id int64, _ []byte) error {
@@ -118,7 +119,8 @@ func (b *fixture) rebuild(t *testing.T, run int64) {
 	t.Helper()
 	b.exec(t, `TRUNCATE staged_objects`)
 	b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
-	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: run, Into: versioning.Staged}, b.storedRow(t),
+	must(t, errOf(b.proc.ApplyStored(t.Context(),
+		apply.Target{Run: run, Staging: &apply.Staging{Table: versioning.Staged}}, b.storedRow(t),
 		false)))
 	b.wantSameStaged(t)
 }
@@ -181,7 +183,8 @@ func TestReapplySameVersion_keepsOtherEventsOfTheVersion(t *testing.T) {
 		VALUES ('rebuild', jsonb_build_object('source', $1::int), 'me', '', 'paused', '', '{}', now(), now())`,
 		b.source)
 	redacted := b.event(t, "tied", 5, email)
-	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: 900, Into: versioning.Staged}, b.storedRow(t),
+	must(t, errOf(b.proc.ApplyStored(t.Context(),
+		apply.Target{Run: 900, Staging: &apply.Staging{Table: versioning.Staged}}, b.storedRow(t),
 		false)))
 	must(t, errOf(b.proc.Reduce(t.Context(), []int64{other, redacted})))
 	b.run(t, redaction.Params{Events: []int64{redacted}})
@@ -208,7 +211,8 @@ func TestRedact_openRebuildTransaction_isSeenOrWaitedFor(t *testing.T) {
 		})
 		return nil
 	}
-	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: 900, Into: versioning.Staged, Guard: check},
+	must(t, errOf(b.proc.ApplyStored(t.Context(),
+		apply.Target{Run: 900, Staging: &apply.Staging{Table: versioning.Staged, Guard: check}},
 		[]int64{id}, false)))
 	b.wantGone(t, "lovelace")
 }
@@ -225,7 +229,8 @@ func TestRedact_providerNotConfigured_takesTheSameLock(t *testing.T) {
 		row := holdTx(t, b.db.Pool, `SELECT FROM `+table+` FOR UPDATE`) // the replay holds its locks and waits here
 		applied := make(chan error, 1)
 		go func() {
-			_, err := b.proc.ApplyStored(t.Context(), apply.Target{Run: 70, Into: into}, []int64{id}, false)
+			_, err := b.proc.ApplyStored(t.Context(), apply.Target{Run: 70, Staging: &apply.Staging{Table: into}},
+				[]int64{id}, false)
 			applied <- err
 		}()
 		b.waitForLock(t, table)

@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -78,7 +77,7 @@ func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logge
 		return "", err
 	}
 	w := &execution{Runner: r, lease: lease, single: lease.Abandoned, log: log, rate: params.Rate,
-		to: apply.Target{Run: lease.Run.ID, Effects: params.Mode.effects(), Log: log}}
+		to: apply.Target{Run: lease.Run.ID, Effects: params.Mode.effects()}}
 	w.match = func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) ([]int64, int64, error) {
 		return events.Match(ctx, pool, &params.Filter, after, bound)
 	}
@@ -201,17 +200,14 @@ func (w *execution) doChunk(ctx context.Context, c *apply.Chunk) (runs.Status, e
 }
 
 func (w *execution) apply(ctx context.Context, c *apply.Chunk) (runs.Status, error) {
-	var found atomic.Int64
-	to := w.to
-	to.OnAlreadyFinal = func(n int) { found.Add(int64(n)) }
-	counts, err := w.Applier.ApplyChunk(ctx, to, c, w.single)
+	counts, err := w.Applier.WithLogger(w.log).ApplyChunk(ctx, w.to, c, w.single)
 	if err != nil {
 		return "", err
 	}
-	if n := found.Load(); n > 0 { // these events are included in counts
+	if n := counts.AlreadyFinal; n > 0 { // these events are included in the counts of outcomes
 		w.lease.Counts[Deduplicated] += n
 	}
-	for status, n := range counts {
+	for status, n := range counts.Outcomes {
 		w.count(string(status), n)
 	}
 	return runs.Running, nil

@@ -88,7 +88,7 @@ func (r *Runner) ExecuteRetry(ctx context.Context, lease *runs.Lease, log *slog.
 	}
 	w := &execution{Runner: r, lease: lease, single: lease.Abandoned, log: log, rate: params.Rate, match: params.Match,
 		recordsChunk: true,
-		to:           apply.Target{Run: params.Run, RetryRun: lease.Run.ID, Effects: mode.effects(), Log: log}}
+		to:           apply.Target{Run: params.Run, RetryRun: lease.Run.ID, Effects: mode.effects()}}
 	w.do = w.apply
 	return w.run(ctx)
 }

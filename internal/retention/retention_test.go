@@ -49,7 +49,8 @@ func (b *testBundle) checkRebuild(t *testing.T, run int64) {
 	t.Helper()
 	b.exec(t, `TRUNCATE staged_objects`)
 	b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
-	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: run, Into: 1}, b.stored(t), false)))
+	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: run, Staging: &apply.Staging{Table: 1}},
+		b.stored(t), false)))
 	if diff := cmp.Diff(b.rows(t, sharedColumnsSQL("objects")),
 		b.rows(t, sharedColumnsSQL("staged_objects"))); diff != "" {
 		t.Errorf("retained objects and %d events: %s", len(b.stored(t)), diff)

@@ -187,7 +187,8 @@ func TestVerify_eventsNotApplied_doNotCount(t *testing.T) {
 		updated_at)
 		OVERRIDING SYSTEM VALUE
 		VALUES (600, 'rebuild', '{}', '', '', 'cancelled', '', '{}', now(), now(), now())`)
-	must(t, errOf(b.proc.ApplyStored(t.Context(), apply.Target{Run: 600, Into: versioning.Staged},
+	must(t, errOf(b.proc.ApplyStored(t.Context(),
+		apply.Target{Run: 600, Staging: &apply.Staging{Table: versioning.Staged}},
 		slices.Concat(first, dead), false)))
 	b.clean(t)
 	applied.Apply(t, b.proc, 601, dead)

@@ -2,6 +2,7 @@ package versioning
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -45,6 +46,24 @@ func (k Key) Hash() int64 {
 		return v
 	}
 	return 1
+}
+
+// Compare orders keys by source, account, type and id.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Source, other.Source), cmp.Compare(k.Account, other.Account),
+		cmp.Compare(k.Type, other.Type), cmp.Compare(k.ID, other.ID))
+}
+
+// KeyArgs returns the keys of some values as four arrays for a statement: the sources, accounts,
+// types and ids.
+func KeyArgs[T any](all []T, key func(T) Key) []any {
+	n := len(all)
+	sources, accounts, types, ids := make([]int32, n), make([]string, n), make([]string, n), make([]string, n)
+	for i, v := range all {
+		k := key(v)
+		sources[i], accounts[i], types[i], ids[i] = k.Source, k.Account, k.Type, k.ID
+	}
+	return []any{sources, accounts, types, ids}
 }
 
 // ObjectKey returns Key.Hash for the parts of a key.

@@ -34,7 +34,7 @@ const (
 	callGo          = "effects/jobs/runner/call.go"
 	storeGo         = "effects/jobs/runner/store.go"
 	recoveryGo      = "effects/jobs/runner/recovery.go"
-	planGo, applyGo = "effects/plan.go", "apply/apply.go"
+	planGo, applyGo = "effects/plan.go", "apply/transaction.go"
 )
 
 // mutants break the guarantees of effects. The tests must notice each.
@@ -57,12 +57,10 @@ var mutants = []mutant{
 			"SELECT (random() * 1e9)::int, d.key, d.version, d.rule, d.source, d.account, d.type, d.id, " +
 				"d.event, $13,"}}},
 	{"plans effects after the change is committed", []edit{
-		{applyGo, "			if result.planned, err = tracked.plan(ctx, tx); err != nil {\n				return " +
-			"err\n			}\n", "			late = tracked\n"},
-		{applyGo, "	result.endedAt = time.Now()\n", "	if err == nil {\n		err = postgres.InTx(ctx, " +
+		{applyGo, "	t.planned, err = t.observed.plan(ctx, t.tx)\n	return err\n", "	return nil\n"},
+		{applyGo, "	t.endedAt = time.Now()\n", "	if err == nil {\n		err = postgres.InTx(ctx, " +
 			"a.Pool, \"late\", a.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) (err error) { " +
-			"result.planned, err = late.plan(ctx, tx); return err })\n	}\n	result.endedAt = time.Now()\n"},
-		{applyGo, "	var batchID int64\n", "	var batchID int64\n	var late *transitions\n"}}},
+			"t.planned, err = t.observed.plan(ctx, tx); return err })\n	}\n	t.endedAt = time.Now()\n"}}},
 	{"accepts any response to a check", []edit{{callGo, "	if !a.isConclusive() {\n", "	if false {\n"},
 		{callGo, "	case done && !a.is2xx():", "	case false:"}}},
 	{"repeats an at-most-once step that the destination does not know",
@@ -109,11 +107,11 @@ var mutants = []mutant{
 		{storeGo, "WHERE e.effect = d.effect AND e.state = 'running' AND e.lease_epoch = d.lease_epoch\nRETURNING",
 			"WHERE e.effect = d.effect AND e.state = 'running' AND e.lease_epoch >= d.lease_epoch\nRETURNING"}}},
 	{"plans effects of a replay that must have none",
-		[]edit{{"apply/transitions.go", "plansEffects: to.Run == events.LiveRun || to.Effects,",
-			"plansEffects: to.Run >= events.LiveRun,"}}},
+		[]edit{{"apply/target.go", "return to.Run == events.LiveRun || to.Effects",
+			"return to.Run >= events.LiveRun"}}},
 	{"plans no effects of a replay",
-		[]edit{{"apply/transitions.go", "plansEffects: to.Run == events.LiveRun || to.Effects,",
-			"plansEffects: to.Run == events.LiveRun,"}}},
+		[]edit{{"apply/target.go", "return to.Run == events.LiveRun || to.Effects",
+			"return to.Run == events.LiveRun"}}},
 	{"plans effects of an ambiguous state",
 		[]edit{{"apply/transitions.go", "	if f.ambiguous || !exists ||", "	if !exists ||"}}},
 	{"requires no approval", []edit{{planGo, "	if rule.Approval == rules.ApproveRequired || rule.Approval == " +

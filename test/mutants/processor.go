@@ -23,11 +23,9 @@ func processorMutants() []mutant {
 			"it.outcome = &outcome{status: d.Status, reason: d.Reason,",
 			"it.outcome = &outcome{status: versioning.Applied, reason: d.Reason,"),
 		one("commits outcomes before the objects", "Apply_outcomeRecordedByOther_appliesNothing",
-			"if err := a.record(ctx, tx, to, result.items); err != nil { return err }",
-			`if err := postgres.InTx(ctx, a.Pool, "record", a.Settings.ApplyTimeout,
-				func(ctx context.Context, tx pgx.Tx) error {
-					return a.record(ctx, tx, to, result.items)
-				}); err != nil { return err }`),
+			"return t.record(ctx, t.tx, t.to, t.items)",
+			`return postgres.InTx(ctx, t.Pool, "record", t.Settings.ApplyTimeout,
+				func(ctx context.Context, tx pgx.Tx) error { return t.record(ctx, tx, t.to, t.items) })`),
 		one("acknowledges events before their commit", "Processor_outcomeNotCommitted",
 			"p.finish(l, together, p.Apply(work, events.LiveRun, evs))",
 			"for i := range together {\n_ = together[i].Ack()\n}\np.finish(l, together, p.Apply(work, "+
@@ -68,9 +66,9 @@ func processorMutants() []mutant {
 				"> 0",
 			"}\nif len(ids) > 0"),
 		one("sends changes before their commit", "Apply_commitFails",
-			"batchID, err = insertChanges(ctx, tx, announce)\nreturn err",
-			"if batchID, err = insertChanges(ctx, tx, announce); err == nil && len(announce) > 0 { "+
-				"a.Changed(batchID, announce) }\nreturn err"),
+			"t.changeBatch, err = insertChanges(ctx, t.tx, t.announced)\nreturn err",
+			"if t.changeBatch, err = insertChanges(ctx, t.tx, t.announced); err == nil && len(t.announced) > 0 { "+
+				"t.Changed(t.changeBatch, t.announced) }\nreturn err"),
 		one("marks changes as sent although the stream rejected them", "Sender_changeRejected_sendsItAgain",
 			"if err != nil { failed = err\ncontinue }\ndone[b.id] = last", "failed = err\ndone[b.id] = last"),
 		one("deletes changes that were never sent", "Maintain_",

@@ -1,0 +1,287 @@
+package apply
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// transaction applies the items of a batch. If PostgreSQL aborts it, it is repeated from the start.
+type transaction struct {
+	*Applier
+	to    Target
+	tx    pgx.Tx
+	items []*item
+	// rules are the rules that see the changes, nil if there are none. They may be replaced at any
+	// time, so a transaction loads them once.
+	rules *effects.Rules
+	// objects are the items' objects, before is the part of them that tells what changed.
+	objects map[versioning.Key]*versioning.Object
+	before  map[versioning.Key]rowState
+	// reloaded are the items that are reduced again, because an operator overwrites their object.
+	reloaded []*item
+	// observed is what the rules see.
+	observed *transitions
+	// written are the objects to write, announced those whose revision grows.
+	written, announced []*versioning.Object
+	ambiguityChanges   map[string]int
+	planned            effects.PlanResult
+	// changeBatch is the row of the outbox that announces the changes.
+	changeBatch        int64
+	startedAt, endedAt time.Time
+}
+
+// commit applies items in one transaction, and reports it.
+func (a *Applier) commit(ctx context.Context, to Target, items []*item) error {
+	t := &transaction{}
+	began := time.Now()
+	err := postgres.InTx(ctx, a.Pool, "apply", a.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		*t = transaction{Applier: a, to: to, tx: tx, items: copyItems(items), startedAt: began}
+		return t.run(ctx)
+	})
+	t.endedAt = time.Now()
+	a.traceBatch(t, err)
+	if err == nil {
+		t.report()
+	}
+	return err
+}
+
+// run takes the steps of a transaction, for every target in the same order. Each step says for
+// which targets it does nothing.
+func (t *transaction) run(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		t.checkGuard,
+		t.lockObjects,
+		t.skipFinished,
+		t.skipRedacted,
+		t.loadObjects,
+		t.loadLiveOutcomes,
+		t.reloadOverwritten,
+		t.observeTransitions,
+		t.decide,
+		t.writeObjects,
+		t.requestRefetches,
+		t.recordOutcomes,
+		t.planEffects,
+		t.insertChanges,
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkGuard ends the transaction of a rebuild that has lost its lease.
+func (t *transaction) checkGuard(ctx context.Context) error { return t.to.guard(ctx, t.tx) }
+
+// lockObjects locks the sources and the objects of the items.
+func (t *transaction) lockObjects(ctx context.Context) error {
+	mayWait := t.to.swaps == nil || !t.to.toMirror()
+	swapped, err := lock(ctx, t.tx, t.to.table(), t.items, !t.to.live(), mayWait)
+	if err == nil && swapped != 0 {
+		return &SwapError{Sources: []string{t.sources.name(swapped)}}
+	}
+	return err
+}
+
+// skipFinished marks items that have a final outcome, or a failed one that is not due.
+func (t *transaction) skipFinished(ctx context.Context) error {
+	return t.markFinished(ctx, t.tx, t.to, t.items)
+}
+
+// skipRedacted makes events ignored that were redacted after they were read. A live one has an
+// outcome then.
+func (t *transaction) skipRedacted(ctx context.Context) error {
+	if t.to.live() {
+		return nil
+	}
+	return ignoreRedacted(ctx, t.tx, t.items)
+}
+
+// loadObjects reads the items' objects.
+func (t *transaction) loadObjects(ctx context.Context) (err error) {
+	if t.to.toMirror() {
+		t.rules = t.Rules()
+	}
+	t.objects, err = loadObjects(ctx, t.tx, t.to.table(), t.items, stateNeededBy(t.rules))
+	t.before = rowStates(t.objects)
+	return err
+}
+
+// loadLiveOutcomes finds events of a replay that were applied live before.
+func (t *transaction) loadLiveOutcomes(ctx context.Context) error {
+	return t.to.loadLiveOutcomes(ctx, t.tx, t.items, t.objects)
+}
+
+// reloadOverwritten reads the events again that the objects contain since the start of a refetch
+// that overwrites them now.
+func (t *transaction) reloadOverwritten(ctx context.Context) (err error) {
+	t.reloaded, err = t.reloadHistory(ctx, t.tx, t.to.appliedRun(), false, t.items, t.objects)
+	return err
+}
+
+// observeTransitions starts to observe the objects that rules of effects concern.
+func (t *transaction) observeTransitions(ctx context.Context) (err error) {
+	t.observed, err = t.track(ctx, t.tx, t.rules, t.to, t.objects, t.reloaded)
+	return err
+}
+
+// decide applies each item to its object in memory, with one write for each object.
+func (t *transaction) decide(context.Context) error {
+	t.written = reduce(slices.Concat(t.reloaded, t.items), t.objects, t.observed.observe)
+	if t.to.toMirror() {
+		t.ambiguityChanges = countAmbiguityChanges(t.before, t.written)
+		t.announced = slices.DeleteFunc(slices.Clone(t.written),
+			func(o *versioning.Object) bool { return !o.NeedsRevision() })
+	}
+	return nil
+}
+
+// writeObjects writes the objects that changed. The statement compares the versions again.
+func (t *transaction) writeObjects(ctx context.Context) error {
+	if len(t.written) == 0 {
+		return nil
+	}
+	return versioning.Save(ctx, t.tx, t.to.table(), t.written)
+}
+
+// requestRefetches requests refetches of objects of the mirror that missed a change, as live events
+// report it, or that a late event has changed.
+func (t *transaction) requestRefetches(ctx context.Context) error {
+	if !t.to.toMirror() {
+		return nil
+	}
+	var reporting []*item
+	if t.to.live() {
+		reporting = t.items
+	}
+	return t.recordMissedChanges(ctx, t.tx, reporting, stateChanges(t.before, t.written),
+		slices.Concat(t.reloaded, t.items))
+}
+
+// recordOutcomes writes one outcome for each item that is not finished.
+func (t *transaction) recordOutcomes(ctx context.Context) error {
+	return t.record(ctx, t.tx, t.to, t.items)
+}
+
+// planEffects inserts the effects that rules plan for the events and for the changes. It waits for
+// other transactions, so it comes after all other steps that do.
+func (t *transaction) planEffects(ctx context.Context) (err error) {
+	if err := t.observed.planForEvents(ctx, t.tx, t.items); err != nil {
+		return err
+	}
+	t.planned, err = t.observed.plan(ctx, t.tx)
+	return err
+}
+
+// insertChanges inserts the row of the outbox that announces the changes of the mirror.
+func (t *transaction) insertChanges(ctx context.Context) (err error) {
+	t.changeBatch, err = insertChanges(ctx, t.tx, t.announced)
+	return err
+}
+
+// report counts and logs a committed transaction, and hands on its changes and effects.
+func (t *transaction) report() {
+	t.count()
+	if len(t.planned.DueDestinations) > 0 && t.Planned != nil {
+		t.Planned(t.planned.DueDestinations)
+	}
+	t.to.countFinal(t.items...)
+	if t.to.Staging != nil && t.to.Staging.OnWritten != nil {
+		t.to.Staging.OnWritten(t.written)
+	}
+	if len(t.announced) > 0 && t.Changed != nil {
+		t.Changed(t.changeBatch, t.announced)
+	}
+}
+
+// rowState is the part of an object's row that tells its state and its ambiguity.
+type rowState struct {
+	ambiguous    bool
+	refetchAfter int64
+	state        versioning.Hash
+	// absent says that the object is not stored or is deleted.
+	absent bool
+}
+
+// rowStates returns the states of objects.
+func rowStates(objs map[versioning.Key]*versioning.Object) map[versioning.Key]rowState {
+	rows := make(map[versioning.Key]rowState, len(objs))
+	for k, o := range objs {
+		rows[k] = rowState{o.Ambiguous, o.RefetchAfter, o.State.Hash,
+			o.State.Deleted || o.Version == versioning.NoVersion}
+	}
+	return rows
+}
+
+// countAmbiguityChanges counts how the ambiguity of objects changed between the read and the write.
+func countAmbiguityChanges(before map[versioning.Key]rowState, dirty []*versioning.Object) map[string]int {
+	n := map[string]int{}
+	for _, o := range dirty {
+		was := before[o.Key]
+		if o.Ambiguous && !was.ambiguous {
+			n["ambiguous"]++
+		}
+		if !o.Ambiguous && was.ambiguous {
+			n["resolved"]++
+		}
+		if o.RefetchAfter != 0 && was.refetchAfter == 0 {
+			n["refetch_pending"]++
+		}
+	}
+	return n
+}
+
+// copyItems copies the items, so that a transaction that is repeated starts from the items as they
+// were read.
+func copyItems(items []*item) []*item {
+	out := make([]*item, len(items))
+	for i, it := range items {
+		c := *it
+		out[i] = &c
+	}
+	return out
+}
+
+// loadObjects reads the items' objects. It always reads the state of an object for an item that
+// needsStates selects.
+func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.ObjectTable, items []*item,
+	needsStates func(*item) bool) (map[versioning.Key]*versioning.Object, error) {
+	var requests []versioning.LoadRequest
+	position := map[versioning.Key]int{}
+	for _, it := range items {
+		if !it.isOpen() {
+			continue
+		}
+		i, ok := position[it.key]
+		if !ok {
+			i = len(requests)
+			position[it.key] = i
+			requests = append(requests, versioning.LoadRequest{Key: it.key, MinAt: math.MaxInt64, MaxAt: math.MinInt64})
+		}
+		at := it.input.Version.At
+		requests[i].MinAt, requests[i].MaxAt = min(requests[i].MinAt, at), max(requests[i].MaxAt, at)
+		if needsStates != nil && needsStates(it) {
+			requests[i].MinAt, requests[i].MaxAt = math.MinInt64, math.MaxInt64
+		}
+	}
+	objs := make(map[versioning.Key]*versioning.Object, len(requests))
+	if len(requests) == 0 {
+		return objs, nil
+	}
+	slices.SortFunc(requests, func(a, b versioning.LoadRequest) int { return a.Compare(b.Key) })
+	loaded, err := versioning.Load(ctx, tx, from, requests)
+	for _, o := range loaded {
+		objs[o.Key] = o
+	}
+	return objs, err
+}
