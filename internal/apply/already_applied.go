@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -33,14 +34,10 @@ func (to *Target) loadLiveOutcomes(ctx context.Context, tx pgx.Tx, items []*item
 	if len(ids) == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, liveOutcomesSQL, ids)
-	if err != nil {
-		return fmt.Errorf("read live outcomes of %d events: %w", len(ids), err)
-	}
 	var id int64
 	var status versioning.Status
 	var at time.Time
-	if _, err := pgx.ForEachRow(rows, []any{&id, &status, &at},
+	if err := postgres.ForEach(ctx, tx, liveOutcomesSQL, []any{ids}, []any{&id, &status, &at},
 		func() error { byID[id].setLiveOutcome(status, at); return nil }); err != nil {
 		return fmt.Errorf("read live outcomes of %d events: %w", len(ids), err)
 	}

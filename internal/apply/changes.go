@@ -17,13 +17,9 @@ func insertChanges(ctx context.Context, tx pgx.Tx, objs []*versioning.Object) (b
 	if len(objs) == 0 {
 		return 0, nil
 	}
-	n := len(objs)
-	sources, accounts, types, ids := make([]int32, n), make([]string, n), make([]string, n), make([]string, n)
-	for i, o := range objs {
-		sources[i], accounts[i], types[i], ids[i] = o.Source, o.Account, o.Type, o.ID
-	}
-	if err := tx.QueryRow(ctx, insertChangesSQL, sources, accounts, types, ids).Scan(&batch); err != nil {
-		return 0, fmt.Errorf("insert %d changes: %w", n, err)
+	keys := versioning.KeyArgs(objs, func(o *versioning.Object) versioning.Key { return o.Key })
+	if err := tx.QueryRow(ctx, insertChangesSQL, keys...).Scan(&batch); err != nil {
+		return 0, fmt.Errorf("insert %d changes: %w", len(objs), err)
 	}
 	return batch, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -37,12 +38,9 @@ func (w *transitions) planForEvents(ctx context.Context, tx pgx.Tx, items []*ite
 	}
 	had := map[int64]bool{}
 	if len(ids) > 0 {
-		rows, err := tx.Query(ctx, hadOutcomeSQL, ids, w.run)
-		if err != nil {
-			return fmt.Errorf("read other outcomes of %d events: %w", len(ids), err)
-		}
 		var id int64
-		if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { had[id] = true; return nil }); err != nil {
+		if err := postgres.ForEach(ctx, tx, hadOutcomeSQL, []any{ids, w.run}, []any{&id},
+			func() error { had[id] = true; return nil }); err != nil {
 			return fmt.Errorf("read other outcomes of %d events: %w", len(ids), err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -102,14 +103,11 @@ func (a *Applier) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, order
 // appliedEvents returns the events that reloadHistorySQL finds, each with whether its own state is
 // part of a row.
 func appliedEvents(ctx context.Context, tx pgx.Tx, objects, firsts, lasts []int64, run int64) (map[int64]bool, error) {
-	rows, err := tx.Query(ctx, reloadHistorySQL, objects, firsts, lasts, run)
-	if err != nil {
-		return nil, err
-	}
 	var id int64
 	var ownState bool
 	ownStateApplied := map[int64]bool{}
-	_, err = pgx.ForEachRow(rows, []any{&id, &ownState}, func() error { ownStateApplied[id] = ownState; return nil })
+	err := postgres.ForEach(ctx, tx, reloadHistorySQL, []any{objects, firsts, lasts, run}, []any{&id, &ownState},
+		func() error { ownStateApplied[id] = ownState; return nil })
 	return ownStateApplied, err
 }
 

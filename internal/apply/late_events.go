@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -111,14 +112,13 @@ func (a *Applier) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChange
 		return nil, nil
 	}
 	completeUntil := map[int]int64{}
-	rows, err := tx.Query(ctx, completeTypesSQL, sources, accounts, types)
-	if err == nil {
-		var n int
-		var until time.Time
-		_, err = pgx.ForEachRow(rows, []any{&n, &until},
-			func() error { completeUntil[n] = until.Add(eventTimeResolution).UnixMicro(); return nil })
-	}
-	if err != nil {
+	var n int
+	var until time.Time
+	if err := postgres.ForEach(ctx, tx, completeTypesSQL, []any{sources, accounts, types}, []any{&n, &until},
+		func() error {
+			completeUntil[n] = until.Add(eventTimeResolution).UnixMicro()
+			return nil
+		}); err != nil {
 		return nil, fmt.Errorf("read the complete-until times of %d types: %w", len(sources), err)
 	}
 	if len(completeUntil) == 0 {

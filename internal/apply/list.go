@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // OutcomeFilter selects outcomes. A zero field does not restrict.
@@ -144,9 +145,5 @@ func (f *OutcomeFilter) outcomes(ctx context.Context, pool *pgxpool.Pool, below,
 	case f.Status == "dead":
 		sql = deadPageSQL
 	}
-	rows, err := pool.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, events.ScanOutcome)
+	return postgres.Collect(ctx, pool, events.ScanOutcome, sql, args...)
 }

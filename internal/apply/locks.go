@@ -128,11 +128,7 @@ func ignoreRedacted(ctx context.Context, tx pgx.Tx, items []*item) error {
 	for i, it := range items {
 		ids[i] = it.ev.ID
 	}
-	rows, err := tx.Query(ctx, redactedSQL, ids)
-	if err != nil {
-		return fmt.Errorf("find redacted events: %w", err)
-	}
-	redactedIDs, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	redactedIDs, err := postgres.Collect(ctx, tx, pgx.RowTo[int64], redactedSQL, ids)
 	if err != nil {
 		return fmt.Errorf("find redacted events: %w", err)
 	}

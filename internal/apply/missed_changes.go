@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -148,31 +149,21 @@ func (a *Applier) isRelevant(g *missedChanges) bool {
 		slices.ContainsFunc(g.fits, func(f versioning.ChangeFit) bool { return f.IsRefetch() })
 }
 
-func keyColumns(all []*missedChanges) (sources []int32, accounts, types, ids []string) {
-	for _, g := range all {
-		sources, accounts, types, ids = append(sources, g.key.Source), append(accounts, g.key.Account),
-			append(types, g.key.Type), append(ids, g.key.ID)
-	}
-	return sources, accounts, types, ids
+// missedKeyArgs returns the parts of objects' keys as columns.
+func missedKeyArgs(all []*missedChanges) []any {
+	return versioning.KeyArgs(all, func(g *missedChanges) versioning.Key { return g.key })
 }
 
 func readMissedChanges(ctx context.Context, tx pgx.Tx, all []*missedChanges) error {
-	sources, accounts, types, ids := keyColumns(all)
-	rows, err := tx.Query(ctx, readMissedChangesSQL, sources, accounts, types, ids)
-	if err != nil {
-		return err
-	}
 	var n int
 	var text []byte
-	_, err = pgx.ForEachRow(rows, []any{&n, &text}, func() (err error) {
+	return postgres.ForEach(ctx, tx, readMissedChangesSQL, missedKeyArgs(all), []any{&n, &text}, func() (err error) {
 		all[n-1].stored, err = versioning.DecodeMissedChanges(text)
 		return err
 	})
-	return err
 }
 
 func writeMissedChanges(ctx context.Context, tx pgx.Tx, all []*missedChanges) error {
-	sources, accounts, types, ids := keyColumns(all)
 	texts, waits, reasons := make([][]byte, len(all)), make([]time.Duration, len(all)), make([]string, len(all))
 	for i, g := range all {
 		var err error
@@ -181,13 +172,12 @@ func writeMissedChanges(ctx context.Context, tx pgx.Tx, all []*missedChanges) er
 		}
 		waits[i], reasons[i] = g.wait, g.reason()
 	}
-	if _, err := tx.Exec(ctx, insertRefetchesSQL, sources, accounts, types, ids, texts, waits, reasons); err != nil {
+	if _, err := tx.Exec(ctx, insertRefetchesSQL, append(missedKeyArgs(all), texts, waits, reasons)...); err != nil {
 		return err
 	}
 	if all = slices.DeleteFunc(all, func(g *missedChanges) bool { return g.updated != nil }); len(all) == 0 {
 		return nil
 	}
-	sources, accounts, types, ids = keyColumns(all)
-	_, err := tx.Exec(ctx, deleteClosedSQL, sources, accounts, types, ids)
+	_, err := tx.Exec(ctx, deleteClosedSQL, missedKeyArgs(all)...)
 	return err
 }

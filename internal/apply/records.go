@@ -8,10 +8,10 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -201,13 +201,10 @@ const statusesSQL = `SELECT status, count(*) FROM outcomes WHERE run = $1 AND ev
 
 func (a *Applier) countStatuses(ctx context.Context, run int64, ids []int64) (map[versioning.Status]int64, error) {
 	counts := map[versioning.Status]int64{}
-	rows, err := a.Pool.Query(ctx, statusesSQL, run, ids)
-	if err != nil {
-		return nil, unavailable(fmt.Errorf("count outcomes of run %d: %w", run, err))
-	}
 	var status versioning.Status
 	var n int64
-	if _, err := pgx.ForEachRow(rows, []any{&status, &n}, func() error { counts[status] = n; return nil }); err != nil {
+	if err := postgres.ForEach(ctx, a.Pool, statusesSQL, []any{run, ids}, []any{&status, &n},
+		func() error { counts[status] = n; return nil }); err != nil {
 		return nil, unavailable(fmt.Errorf("count outcomes of run %d: %w", run, err))
 	}
 	return counts, nil

@@ -90,14 +90,10 @@ FROM unnest($1::bigint[]) AS d(id) LEFT JOIN outcomes o ON o.event_id = d.id
 // eventsInMirror returns the events that are part of the mirror through some run. Events of a
 // rebuild that was not swapped are not. An event without a final outcome is an error.
 func (a *Applier) eventsInMirror(ctx context.Context, ids []int64) ([]int64, error) {
-	rows, err := a.Pool.Query(ctx, inMirrorSQL, ids)
-	if err != nil {
-		return nil, unavailable(fmt.Errorf("read outcomes of %d events: %w", len(ids), err))
-	}
 	var id, open int64
 	var final, applied bool
 	var in []int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &final, &applied}, func() error {
+	err := postgres.ForEach(ctx, a.Pool, inMirrorSQL, []any{ids}, []any{&id, &final, &applied}, func() error {
 		if !final {
 			open = id
 		}
@@ -242,11 +238,7 @@ WHERE c.event_id = ANY($1::bigint[]) AND c.object <> 0 AND o.overwritten_at > co
 // retained objects do not contain the refetch yet. The refetch may be in a later partition, and it
 // could not reload events that were dropped before. The copied row contains these events.
 func (a *Applier) copyOverwritten(ctx context.Context, ids []int64) error {
-	rows, err := a.Pool.Query(ctx, overwrittenAheadSQL, ids, maxClockSkew.Milliseconds())
-	if err != nil {
-		return unavailable(fmt.Errorf("find overwritten objects of %d events: %w", len(ids), err))
-	}
-	ahead, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	ahead, err := postgres.Collect(ctx, a.Pool, pgx.RowTo[int64], overwrittenAheadSQL, ids, maxClockSkew.Milliseconds())
 	if err != nil {
 		return unavailable(fmt.Errorf("find overwritten objects of %d events: %w", len(ids), err))
 	}

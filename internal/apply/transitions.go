@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -175,12 +176,7 @@ WHERE h.source = d.source AND h.account = d.account AND h.object_type = d.object
 
 // keyArgs returns the parts of objects' keys as columns.
 func keyArgs(all []*trackedObject) []any {
-	n := len(all)
-	sources, accounts, types, ids := make([]int32, n), make([]string, n), make([]string, n), make([]string, n)
-	for i, f := range all {
-		sources[i], accounts[i], types[i], ids[i] = f.key.Source, f.key.Account, f.key.Type, f.key.ID
-	}
-	return []any{sources, accounts, types, ids}
+	return versioning.KeyArgs(all, func(f *trackedObject) versioning.Key { return f.key })
 }
 
 // loadBaselines reads the baselines of ambiguous objects. An object without one, because no rule
@@ -189,20 +185,17 @@ func loadBaselines(ctx context.Context, tx pgx.Tx, ambiguous []*trackedObject) e
 	if len(ambiguous) == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, baselinesSQL, keyArgs(ambiguous)...)
-	if err != nil {
-		return fmt.Errorf("read baselines of %d objects: %w", len(ambiguous), err)
-	}
 	var n int64
 	var state, exact []byte
 	var deleted, existed bool
-	_, err = pgx.ForEachRow(rows, []any{&n, &state, &deleted, &existed, &exact}, func() error {
-		f := ambiguous[n-1]
-		f.hasBaseline, f.existed = true, existed
-		f.certain = versioning.State{JSON: slices.Clone(state), Deleted: deleted}
-		copy(f.certain.ExactHash[:], exact)
-		return nil
-	})
+	err := postgres.ForEach(ctx, tx, baselinesSQL, keyArgs(ambiguous), []any{&n, &state, &deleted, &existed, &exact},
+		func() error {
+			f := ambiguous[n-1]
+			f.hasBaseline, f.existed = true, existed
+			f.certain = versioning.State{JSON: slices.Clone(state), Deleted: deleted}
+			copy(f.certain.ExactHash[:], exact)
+			return nil
+		})
 	if err != nil {
 		return fmt.Errorf("read baselines of %d objects: %w", len(ambiguous), err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Unfinished selects failed and dead outcomes of one run.
@@ -53,14 +54,10 @@ func (u *Unfinished) Match(ctx context.Context, pool *pgxpool.Pool, after, bound
 	if u.Filter.IDs != nil {
 		sql, args = unfinishedIDsSQL, append(args, u.Filter.IDs)
 	}
-	rows, err := pool.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, after, fmt.Errorf("walk unfinished outcomes of run %d: %w", u.Run, err)
-	}
 	var id int64
 	var selected, object bool
 	byObject, others, n := []int64{}, []int64{}, 0
-	if _, err := pgx.ForEachRow(rows, []any{&id, &selected, &object}, func() error {
+	if err := postgres.ForEach(ctx, pool, sql, args, []any{&id, &selected, &object}, func() error {
 		switch n++; {
 		case selected && object:
 			byObject = append(byObject, id)

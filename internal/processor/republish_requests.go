@@ -115,11 +115,7 @@ func (a *republisher) awaitNextPass(ctx context.Context, tick, poll <-chan time.
 
 // requestedPasses returns the ids of the passes that operators have requested.
 func (a *republisher) requestedPasses(ctx context.Context) ([]int64, error) {
-	rows, err := a.p.Pool.Query(ctx, requestedPassesSQL)
-	if err != nil {
-		return nil, fmt.Errorf("find requested passes: %w", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	ids, err := postgres.Collect(ctx, a.p.Pool, pgx.RowTo[int64], requestedPassesSQL)
 	if err != nil {
 		return nil, fmt.Errorf("find requested passes: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
@@ -253,11 +254,7 @@ func (a *republisher) excludeInPublication(ctx context.Context, ids []int64, bou
 	if firstYoung < 0 {
 		return ids, nil
 	}
-	rows, err := a.p.Pool.Query(ctx, importedSQL, ids[firstYoung:])
-	if err != nil {
-		return nil, fmt.Errorf("find imported events: %w", err)
-	}
-	imported, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	imported, err := postgres.Collect(ctx, a.p.Pool, pgx.RowTo[int64], importedSQL, ids[firstYoung:])
 	if err != nil {
 		return nil, fmt.Errorf("find imported events: %w", err)
 	}
@@ -266,22 +263,15 @@ func (a *republisher) excludeInPublication(ctx context.Context, ids []int64, bou
 }
 
 func (a *republisher) withoutOutcome(ctx context.Context, ids []int64) ([]int64, error) {
-	rows, err := a.p.Pool.Query(ctx, withOutcomeSQL, ids)
+	have, err := postgres.Collect(ctx, a.p.Pool, pgx.RowTo[int64], withOutcomeSQL, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read outcomes: %w", err)
 	}
-	have := make(map[int64]bool, len(ids))
-	var id int64
-	if _, err := pgx.ForEachRow(rows, []any{&id}, func() error { have[id] = true; return nil }); err != nil {
-		return nil, fmt.Errorf("read outcomes: %w", err)
-	}
-	var missing []int64
-	for _, id := range ids {
-		if !have[id] {
-			missing = append(missing, id)
-		}
-	}
-	return missing, nil
+	slices.Sort(have)
+	return slices.DeleteFunc(slices.Clone(ids), func(id int64) bool {
+		_, found := slices.BinarySearch(have, id)
+		return found
+	}), nil
 }
 
 const dueSQL = `SELECT event_id FROM outcomes WHERE status = 'failed' AND run = 0 AND due <= $1 ORDER BY due LIMIT $2`
@@ -292,11 +282,7 @@ func (a *republisher) publishDue(ctx context.Context) (stopReason string, err er
 	if err := a.p.Pool.QueryRow(ctx, nowSQL).Scan(&now); err != nil {
 		return "", fmt.Errorf("read the clock: %w", err)
 	}
-	rows, err := a.p.Pool.Query(ctx, dueSQL, now, compareChunk)
-	if err != nil {
-		return "", fmt.Errorf("read due failures: %w", err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	ids, err := postgres.Collect(ctx, a.p.Pool, pgx.RowTo[int64], dueSQL, now, compareChunk)
 	if err != nil {
 		return "", fmt.Errorf("read due failures: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -64,16 +65,13 @@ func (s *sender) unsent(ctx context.Context) ([]unsentRow, error) {
 	if err := s.p.Pool.QueryRow(ctx, nowSQL).Scan(&now); err != nil {
 		return nil, fmt.Errorf("read the clock: %w", err)
 	}
-	res, err := s.p.Pool.Query(ctx, unsentSQL, now.Add(-s.p.Settings.ResendAfter), resendRows,
-		now.Add(clockStepTolerance))
-	if err != nil {
-		return nil, fmt.Errorf("read unsent changes: %w", err)
-	}
 	var rows []unsentRow
 	var id int64
 	var sources []int32
 	var accounts, types, ids []string
-	_, err = pgx.ForEachRow(res, []any{&id, &sources, &accounts, &types, &ids}, func() error {
+	before, ahead := now.Add(-s.p.Settings.ResendAfter), now.Add(clockStepTolerance)
+	err := postgres.ForEach(ctx, s.p.Pool, unsentSQL, []any{before, resendRows, ahead}, []any{&id, &sources, &accounts,
+		&types, &ids}, func() error {
 		r := unsentRow{id: id}
 		for i := range sources {
 			r.keys = append(r.keys, versioning.Key{Source: sources[i], Account: accounts[i], Type: types[i],
@@ -169,25 +167,18 @@ CROSS JOIN LATERAL (SELECT CASE WHEN pg_column_size(o.state || '{}') <= 8 * $5::
 
 // current reads the current rows of objects. State and revision of an object come from one row.
 func (s *sender) current(ctx context.Context, keys []versioning.Key) ([]objectChange, error) {
-	n := len(keys)
-	sources, accounts, types, ids := make([]int32, n), make([]string, n), make([]string, n), make([]string, n)
-	for i, k := range keys {
-		sources[i], accounts[i], types[i], ids[i] = k.Source, k.Account, k.Type, k.ID
-	}
-	rows, err := s.p.Pool.Query(ctx, currentSQL, sources, accounts, types, ids, maxEnvelope)
-	if err != nil {
-		return nil, fmt.Errorf("read %d changed objects: %w", n, err)
-	}
-	var found []objectChange
-	for rows.Next() {
+	args := append(versioning.KeyArgs(keys, func(k versioning.Key) versioning.Key { return k }), maxEnvelope)
+	found, err := postgres.Collect(ctx, s.p.Pool, func(row pgx.CollectableRow) (c objectChange, err error) {
 		var position int64
-		var c objectChange
-		if err := rows.Scan(&position, &c.version.Final, &c.version.At, &c.version.Seen, &c.version.Rank, &c.revision,
-			&c.event, &c.deleted, &c.ambiguous, &c.state, &c.omitted, &c.redacted); err != nil {
-			return nil, fmt.Errorf("read changed objects: %w", err)
+		err = row.Scan(&position, &c.version.Final, &c.version.At, &c.version.Seen, &c.version.Rank, &c.revision,
+			&c.event, &c.deleted, &c.ambiguous, &c.state, &c.omitted, &c.redacted)
+		if err == nil {
+			c.key = keys[position-1]
 		}
-		c.key = keys[position-1]
-		found = append(found, c)
+		return c, err
+	}, currentSQL, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read %d changed objects: %w", len(keys), err)
 	}
-	return found, rows.Err()
+	return found, nil
 }

@@ -154,7 +154,9 @@ func (r *Runner) Execute(ctx context.Context, h *runs.Lease, log *slog.Logger) (
 	if err := params.complete(); err != nil {
 		return "", runs.Permanent(err)
 	}
-	w := &execution{Runner: r, params: &params, lease: h, firstExecution: h.Bound == 0}
+	named := *r
+	named.Applier = r.Applier.WithLogger(log)
+	w := &execution{Runner: &named, params: &params, lease: h, firstExecution: h.Bound == 0}
 	if w.firstExecution {
 		if err := w.waitForSpools(ctx); err != nil {
 			return "", err
