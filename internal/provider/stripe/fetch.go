@@ -1,6 +1,7 @@
 package stripe
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"slices"
@@ -10,12 +11,12 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// gets are the paths that read one object, by type (https://docs.stripe.com/api). {id} is the
-// object's name in the mirror. {a} and {b} are the two halves of a joined name. A path without any
-// of them is for a type with one object per account.
+// gets are the paths that read one object, by type (https://docs.stripe.com/api), of the types that
+// are not read below their list; see readPath. {id} is the object's name in the mirror. {a} and {b}
+// are the two halves of a joined name.
 //
 // Objects below another object, whose id the name does not contain, are in the table of locate.go.
-// These types have no entry, because no GET reads them:
+// These types have no path, because no GET reads them:
 //   - discount: read through its customer or subscription, whose discount may be another one by
 //     then;
 //   - billing_portal.session: has no GET;
@@ -23,85 +24,29 @@ import (
 //     format;
 //   - billing.alert_triggered, application: are not mirrored.
 var gets = map[string]string{
-	"account":          "/v1/accounts/{id}",
-	"capability":       "/v1/accounts/{a}/capabilities/{b}",
-	"source":           "/v1/sources/{id}",
-	"balance":          "/v1/balance",
-	"balance_settings": "/v1/balance_settings",
-	"tax.settings":     "/v1/tax/settings",
+	"account":         "/v1/accounts/{id}",
+	"capability":      "/v1/accounts/{a}/capabilities/{b}",
+	"cash_balance":    "/v1/customers/{id}/cash_balance", // named by its customer
+	"issuing.dispute": "/v1/issuing/disputes/{id}",
+	"issuing.token":   "/v1/issuing/tokens/{id}",
+	"mandate":         "/v1/mandates/{id}",
+	"review":          "/v1/reviews/{id}",
+	"source":          "/v1/sources/{id}",
+	"tax_id":          "/v1/tax_ids/{id}",
+}
 
-	"customer":     "/v1/customers/{id}",
-	"cash_balance": "/v1/customers/{id}/cash_balance", // named by its customer
-	"tax_id":       "/v1/tax_ids/{id}",
-
-	"charge":                    "/v1/charges/{id}",
-	"dispute":                   "/v1/disputes/{id}",
-	"payment_intent":            "/v1/payment_intents/{id}",
-	"setup_intent":              "/v1/setup_intents/{id}",
-	"mandate":                   "/v1/mandates/{id}",
-	"payment_link":              "/v1/payment_links/{id}",
-	"payment_method":            "/v1/payment_methods/{id}",
-	"refund":                    "/v1/refunds/{id}",
-	"review":                    "/v1/reviews/{id}",
-	"radar.early_fraud_warning": "/v1/radar/early_fraud_warnings/{id}",
-	"checkout.session":          "/v1/checkout/sessions/{id}",
-
-	"payout":          "/v1/payouts/{id}",
-	"topup":           "/v1/topups/{id}",
-	"transfer":        "/v1/transfers/{id}",
-	"application_fee": "/v1/application_fees/{id}",
-
-	"invoice":               "/v1/invoices/{id}",
-	"invoiceitem":           "/v1/invoiceitems/{id}",
-	"invoice_payment":       "/v1/invoice_payments/{id}",
-	"credit_note":           "/v1/credit_notes/{id}",
-	"subscription":          "/v1/subscriptions/{id}",
-	"subscription_schedule": "/v1/subscription_schedules/{id}",
-	"quote":                 "/v1/quotes/{id}",
-	"tax_rate":              "/v1/tax_rates/{id}",
-	"promotion_code":        "/v1/promotion_codes/{id}",
-	"coupon":                "/v1/coupons/{id}",
-	"plan":                  "/v1/plans/{id}",
-	"price":                 "/v1/prices/{id}",
-	"product":               "/v1/products/{id}",
-
-	"billing.alert":                      "/v1/billing/alerts/{id}",
-	"billing.credit_grant":               "/v1/billing/credit_grants/{id}",
-	"billing.credit_balance_transaction": "/v1/billing/credit_balance_transactions/{id}",
-	"billing.meter":                      "/v1/billing/meters/{id}",
-	"billing_portal.configuration":       "/v1/billing_portal/configurations/{id}",
-
-	"issuing.authorization":          "/v1/issuing/authorizations/{id}",
-	"issuing.card":                   "/v1/issuing/cards/{id}",
-	"issuing.cardholder":             "/v1/issuing/cardholders/{id}",
-	"issuing.dispute":                "/v1/issuing/disputes/{id}",
-	"issuing.personalization_design": "/v1/issuing/personalization_designs/{id}",
-	"issuing.token":                  "/v1/issuing/tokens/{id}",
-	"issuing.transaction":            "/v1/issuing/transactions/{id}",
-
-	"climate.order":                 "/v1/climate/orders/{id}",
-	"climate.product":               "/v1/climate/products/{id}",
-	"file":                          "/v1/files/{id}",
-	"financial_connections.account": "/v1/financial_connections/accounts/{id}",
-	"identity.verification_session": "/v1/identity/verification_sessions/{id}",
-	"reporting.report_run":          "/v1/reporting/report_runs/{id}",
-	"reporting.report_type":         "/v1/reporting/report_types/{id}",
-	"scheduled_query_run":           "/v1/sigma/scheduled_query_runs/{id}",
-	"terminal.reader":               "/v1/terminal/readers/{id}",
-	"test_helpers.test_clock":       "/v1/test_helpers/test_clocks/{id}",
-
-	"treasury.credit_reversal":   "/v1/treasury/credit_reversals/{id}",
-	"treasury.debit_reversal":    "/v1/treasury/debit_reversals/{id}",
-	"treasury.financial_account": "/v1/treasury/financial_accounts/{id}",
-	"treasury.inbound_transfer":  "/v1/treasury/inbound_transfers/{id}",
-	"treasury.outbound_payment":  "/v1/treasury/outbound_payments/{id}",
-	"treasury.outbound_transfer": "/v1/treasury/outbound_transfers/{id}",
-	"treasury.received_credit":   "/v1/treasury/received_credits/{id}",
-	"treasury.received_debit":    "/v1/treasury/received_debits/{id}",
-
-	// The objects of id-only events.
-	"v2.core.account":           "/v2/core/accounts/{id}",
-	"v2.core.event_destination": "/v2/core/event_destinations/{id}",
+// readPath returns the path that reads one object of a type, or "": the one in gets, or else the
+// path of its list and the id. An object that is a list of its own has no id.
+func readPath(objectType string) string {
+	if path := gets[objectType]; path != "" || below[objectType] != nil || lists[objectType] == nil {
+		return path
+	}
+	p := lists[objectType][0]
+	path, _, _ := strings.Cut(cmp.Or(p.perOwner, p.path), "?")
+	if p.singleObject {
+		return path
+	}
+	return path + "/{id}"
 }
 
 // included are the fields that the second API returns as null unless they are requested. Its lists
@@ -126,9 +71,9 @@ func including(objectType string) url.Values {
 // pathOf returns the path of an object, or false. Users choose some ids, so ids may contain
 // anything.
 func pathOf(objectType, objectID string) (string, bool) {
-	path, ok := gets[objectType]
+	path := readPath(objectType)
 	a, b, joined := strings.Cut(objectID, ":")
-	if !ok || strings.Contains(path, "{a}") && !(joined && isPathSegment(a) && isPathSegment(b)) ||
+	if path == "" || strings.Contains(path, "{a}") && !(joined && isPathSegment(a) && isPathSegment(b)) ||
 		strings.Contains(path, "{id}") && !isPathSegment(objectID) {
 		return "", false
 	}

@@ -11,8 +11,6 @@ import (
 // type that is not in the table: its snapshots are whole, ordered by the event's time alone, and
 // its deletes are not final.
 type typeRule struct {
-	// listed means that the type is in the table.
-	listed bool
 	// opens are the event types that are always an object's first, in their order. Among events of
 	// one second they come first, unless the object may have been deleted and created again within
 	// that second.
@@ -138,7 +136,7 @@ func (r typeRule) isDeleted(eventType string) (deleted, final bool) {
 // statuses that never go back. If ids can return, no order is safe, because the object may have
 // been deleted and created again within the second.
 func (r typeRule) rank(eventType string, object *canonical.Value) int {
-	if !r.listed || r.sharesID(object) || r.idsMayReturn() {
+	if r.sharesID(object) || r.idsMayReturn() {
 		return 1
 	}
 	if i := slices.Index(r.opens, eventType); i >= 0 {
