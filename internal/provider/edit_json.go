@@ -3,6 +3,7 @@ package provider
 import (
 	"bytes"
 	"crypto/sha256"
+	"embed"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -33,4 +34,43 @@ func EditJSON(body []byte, indent string, edit func(map[string]any)) ([]byte, er
 // arguments give the same bytes, and other arguments give others.
 func SampleToken(eventType string, n int, at time.Time) [32]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "%q %d %d", eventType, n, at.UnixNano()))
+}
+
+// SampleObject reads a JSON object of a provider's samples from an embedded file, and replaces the
+// members that change, another JSON object, has too. path or change may be "". It panics on an
+// error, because both are constants that a test reads.
+func SampleObject(files embed.FS, path, change string) map[string]json.RawMessage {
+	object := map[string]json.RawMessage{}
+	if path != "" {
+		b, err := files.ReadFile(path)
+		mustBeSample(err)
+		mustBeSample(json.Unmarshal(b, &object))
+	}
+	if change != "" {
+		mustBeSample(json.Unmarshal([]byte(change), &object))
+	}
+	return object
+}
+
+// SampleJSON encodes a sample, indented if indent is not empty.
+func SampleJSON(v any, indent string) []byte {
+	b, err := json.Marshal(v)
+	if indent != "" {
+		b, err = json.MarshalIndent(v, "", indent)
+	}
+	mustBeSample(err)
+	return b
+}
+
+func mustBeSample(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// SampleUUID makes an id that looks like a random UUID from a text.
+func SampleUUID(text string) string {
+	b := sha256.Sum256([]byte(text))
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }

@@ -84,59 +84,30 @@ func (GitHub) Samples() []provider.Sample {
 
 // body returns the event as GitHub sends it, compact.
 func (s step) body() []byte {
-	root := map[string]json.RawMessage{"sender": file("user")}
+	root := map[string]json.RawMessage{"sender": file("user", "")}
 	if !s.app {
-		root["repository"] = file("repository")
+		root["repository"] = file("repository", "")
 	}
 	if _, action, ok := strings.Cut(s.event, "."); ok {
-		root["action"] = encoded(action)
+		root["action"] = provider.SampleJSON(action, "")
 	}
-	object := map[string]json.RawMessage{}
-	if s.file != "" {
-		object = members(file(s.file))
+	switch {
+	case s.member != "":
+		root[s.member] = file(s.file, s.change)
+	case s.file != "":
+		maps.Copy(root, provider.SampleObject(files, "samples/"+s.file+".json", s.change))
 	}
-	if s.change != "" {
-		maps.Copy(object, members([]byte(s.change)))
-	}
-	if s.member == "" {
-		maps.Copy(root, object)
-	} else {
-		root[s.member] = encoded(object)
-	}
-	if s.rest != "" {
-		maps.Copy(root, members([]byte(s.rest)))
-	}
+	maps.Copy(root, provider.SampleObject(files, "", s.rest))
 	for name, value := range root {
 		if inner, ok := bytes.CutPrefix(value, []byte(`"<`)); ok {
-			root[name] = file(strings.TrimSuffix(string(inner), `>"`))
+			root[name] = file(strings.TrimSuffix(string(inner), `>"`), "")
 		}
 	}
-	return encoded(root)
+	return provider.SampleJSON(root, "")
 }
 
-func file(name string) []byte {
-	raw, err := files.ReadFile("samples/" + name + ".json")
-	must(err)
-	return raw
-}
-
-func members(text []byte) map[string]json.RawMessage {
-	var object map[string]json.RawMessage
-	must(json.Unmarshal(text, &object))
-	return object
-}
-
-func encoded(v any) []byte {
-	b, err := json.Marshal(v)
-	must(err)
-	return b
-}
-
-// must panics on errors in the samples, which are constants that a test reads.
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
+func file(name, change string) []byte {
+	return provider.SampleJSON(provider.SampleObject(files, "samples/"+name+".json", change), "")
 }
 
 // Sign makes a delivery as GitHub sends it as JSON, with the source's first secret.
@@ -145,7 +116,7 @@ func (GitHub) Sign(src *provider.Source, s provider.Sample, at time.Time) (*prov
 	event, _, _ := strings.Cut(s.Type, ".")
 	id := s.ID
 	if id == "" {
-		id = uuid(provider.ContentKey(s.Type, "", s.Body))
+		id = provider.SampleUUID(provider.ContentKey(s.Type, "", s.Body))
 	}
 	d.Header.Set("Accept", "*/*")
 	d.Header.Set("Content-Type", "application/json")

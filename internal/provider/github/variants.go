@@ -2,7 +2,6 @@ package github
 
 import (
 	"crypto/sha1" //nolint:gosec // it makes ids that look like commits
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -19,7 +18,7 @@ import (
 // The n-th push leads from the commit of the push before to one of its own.
 func (GitHub) MakeVariant(s provider.Sample, n int, at time.Time, newObject bool) (provider.Sample, error) {
 	token := provider.SampleToken(s.Type, n, at)
-	s.ID = uuid(hex.EncodeToString(token[:]))
+	s.ID = provider.SampleUUID(hex.EncodeToString(token[:]))
 	body, err := provider.EditJSON(s.Body, "",
 		func(root map[string]any) { editVariant(root, s.Type, n, at, newObject) })
 	s.Body = body
@@ -114,11 +113,4 @@ func moveRef(root map[string]any, n int, newObject bool) {
 func commit(n int) string {
 	sum := sha1.Sum([]byte("commit " + strconv.Itoa(n))) //nolint:gosec // see the import
 	return hex.EncodeToString(sum[:])
-}
-
-// uuid makes an id that looks like GitHub's from a text.
-func uuid(text string) string {
-	b := sha256.Sum256([]byte(text))
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }

@@ -2,8 +2,6 @@ package shopify
 
 import (
 	"embed"
-	"encoding/json"
-	"maps"
 	"net/http"
 	"strings"
 	"time"
@@ -60,35 +58,10 @@ var story = []step{
 func (Shopify) Samples() []provider.Sample {
 	out := make([]provider.Sample, len(story))
 	for i, s := range story {
-		out[i] = provider.Sample{Type: s.topic, Body: s.body()}
+		out[i] = provider.Sample{Type: s.topic, Body: provider.SampleJSON(
+			provider.SampleObject(files, "samples/"+s.file+".json", s.change), "")}
 	}
 	return out
-}
-
-// body returns the object as Shopify sends it, compact.
-func (s step) body() []byte {
-	raw, err := files.ReadFile("samples/" + s.file + ".json")
-	must(err)
-	object := members(raw)
-	if s.change != "" {
-		maps.Copy(object, members([]byte(s.change)))
-	}
-	b, err := json.Marshal(object)
-	must(err)
-	return b
-}
-
-func members(text []byte) map[string]json.RawMessage {
-	var object map[string]json.RawMessage
-	must(json.Unmarshal(text, &object))
-	return object
-}
-
-// must panics on errors in the samples, which are constants that a test reads.
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
 }
 
 // Sign makes a delivery as Shopify sends it, with the source's first secret. A type like
@@ -111,10 +84,10 @@ func (Shopify) Sign(src *provider.Source, s provider.Sample, at time.Time) (*pro
 	f.setTopic(d.Header, s.Type)
 	id := s.ID
 	if id == "" {
-		id = uuid(provider.ContentKey(s.Type, "", s.Body))
+		id = provider.SampleUUID(provider.ContentKey(s.Type, "", s.Body))
 	}
 	d.Header.Set(f.ids[webhookID], id)
-	d.Header.Set(f.ids[eventID], uuid("event of "+id))
+	d.Header.Set(f.ids[eventID], provider.SampleUUID("event of "+id))
 	return d, provider.SignDelivery(src, d, &f.scheme, at)
 }
 

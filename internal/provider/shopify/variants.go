@@ -1,7 +1,6 @@
 package shopify
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -18,7 +17,7 @@ import (
 // something visible.
 func (Shopify) MakeVariant(s provider.Sample, n int, at time.Time, newObject bool) (provider.Sample, error) {
 	token := provider.SampleToken(s.Type, n, at)
-	s.ID = uuid(hex.EncodeToString(token[:]))
+	s.ID = provider.SampleUUID(hex.EncodeToString(token[:]))
 	body, err := provider.EditJSON(s.Body, "", func(object map[string]any) {
 		for _, field := range []string{"updated_at", "created_at"} {
 			if _, ok := object[field].(string); ok {
@@ -71,11 +70,4 @@ func renumber(object map[string]any, n int) {
 	if gid, ok := object["admin_graphql_api_id"].(string); ok {
 		object["admin_graphql_api_id"] = strings.ReplaceAll(gid, old.String(), number)
 	}
-}
-
-// uuid makes an id that looks like Shopify's from a text.
-func uuid(text string) string {
-	b := sha256.Sum256([]byte(text))
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }

@@ -4,7 +4,6 @@ import (
 	"embed"
 	"encoding/hex"
 	"encoding/json"
-	"maps"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -34,6 +33,8 @@ type step struct {
 const (
 	finalizedInvoice = `"status": "open", "number": "7C1D90AE-0001", "auto_advance": true, "effective_at": 1767225605,
 		"automatically_finalizes_at": null,
+		"status_transitions": {"finalized_at": 1767225605, "marked_uncollectible_at": null, "paid_at": null,
+		"voided_at": null},
 		"hosted_invoice_url": "https://invoice.stripe.com/i/postern-demo",
 		"invoice_pdf": "https://pay.stripe.com/invoice/postern-demo/pdf"`
 	attemptedInvoice = `"attempted": true, "attempt_count": 1, "webhooks_delivered_at": 1767225603`
@@ -59,15 +60,15 @@ var story = []step{
 		"ended_at": 1772409600,
 		"cancellation_details": {"reason": "cancellation_requested", "feedback": "unused", "comment": null}}`},
 	{event: "invoice.created", after: 4, object: "invoice"},
-	{event: "invoice.finalized", after: 5, object: "invoice", change: `{` + finalizedInvoice +
-		`, "status_transitions": {"finalized_at": 1767225605}}`},
+	{event: "invoice.finalized", after: 5, object: "invoice", change: `{` + finalizedInvoice + `}`},
 	{event: "invoice.payment_failed", after: 6, object: "invoice", change: `{` + finalizedInvoice + `, ` +
 		attemptedInvoice + `,
-		"next_payment_attempt": 1767484800, "status_transitions": {"finalized_at": 1767225605}}`},
+		"next_payment_attempt": 1767484800}`},
 	{event: "invoice.paid", after: 9, object: "invoice", change: `{` + finalizedInvoice + `, ` +
 		attemptedInvoice + `, "status": "paid", "amount_paid": 11400,
 		"amount_remaining": 0, "next_payment_attempt": null,
-		"status_transitions": {"finalized_at": 1767225605, "paid_at": 1767225609}}`},
+		"status_transitions": {"finalized_at": 1767225605, "marked_uncollectible_at": null, "paid_at": 1767225609,
+		"voided_at": null}}`},
 	{event: "payment_intent.created", after: 5, object: "payment_intent"},
 	{event: "payment_intent.succeeded", after: 7, object: "payment_intent",
 		change: `{"status": "succeeded", "amount_received": 11400,
@@ -91,65 +92,27 @@ func (Stripe) Samples() []provider.Sample {
 // body returns the event as Stripe sends it, indented.
 func (s step) body(n int) []byte {
 	at := sampleStart.Add(time.Duration(s.after) * time.Second)
-	object := overlay(read("samples/"+s.object+".json"), s.change)
+	object := provider.SampleObject(files, "samples/"+s.object+".json", s.change)
 	data := map[string]any{"object": object}
 	if s.before != "" {
-		data["previous_attributes"] = overlay(map[string]any{}, s.before)
+		data["previous_attributes"] = json.RawMessage(s.before)
 	}
 	token := provider.SampleToken(s.event, n, at)
-	return indented(map[string]any{
+	return provider.SampleJSON(map[string]any{
 		"id": "evt_1" + hex.EncodeToString(token[:12]), "object": "event", "api_version": version, "created": at.Unix(),
 		"data":     data,
 		"livemode": false, "pending_webhooks": 1, "type": s.event,
 		"request": map[string]any{"id": "req_" + hex.EncodeToString(token[12:19]), "idempotency_key": nil},
-	})
+	}, "  ")
 }
 
 func idOnlySample() provider.Sample {
 	const kind = "v2.core.account.updated"
 	token := provider.SampleToken(kind, 0, sampleStart)
-	return provider.Sample{Type: kind, Body: indented(map[string]any{
+	return provider.Sample{Type: kind, Body: provider.SampleJSON(map[string]any{
 		"id": "evt_test_6" + hex.EncodeToString(token[:12]), "object": "v2.core.event", "type": kind, "livemode": false,
 		"created": "2026-01-01T00:00:00.250Z", "context": nil, "reason": nil,
 		"related_object": map[string]any{"id": "acct_1Postern0Shop0001", "type": "v2.core.account",
 			"url": "/v2/core/accounts/acct_1Postern0Shop0001"},
-	})}
-}
-
-func read(file string) map[string]any {
-	b, err := files.ReadFile(file)
-	must(err)
-	return overlay(map[string]any{}, string(b))
-}
-
-// overlay lays a JSON object over another. Top-level members are replaced; nested objects are
-// merged.
-func overlay(object map[string]any, change string) map[string]any {
-	if change == "" {
-		return object
-	}
-	var changes map[string]any
-	must(json.Unmarshal([]byte(change), &changes))
-	for k, v := range changes {
-		under, isObject := object[k].(map[string]any)
-		if over, ok := v.(map[string]any); ok && isObject {
-			maps.Copy(under, over)
-			continue
-		}
-		object[k] = v
-	}
-	return object
-}
-
-func indented(v any) []byte {
-	b, err := json.MarshalIndent(v, "", "  ")
-	must(err)
-	return b
-}
-
-// must panics on errors in the samples, which are constants that a test reads.
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
+	}, "  ")}
 }
