@@ -20,13 +20,14 @@ type child struct {
 }
 
 // startServer starts postgres itself and not pg_ctl, so that this process can wait for its child.
-func startServer(dir, socket string, inst installation, acc *account, fast bool) (*child, error) {
+func startServer(dir, socket string, inst installation, acc *account, fast bool,
+	settings []string) (*child, error) {
 	log, err := os.OpenFile(logFile(dir), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close() // the child has its own copy
-	cmd := exec.Command(filepath.Join(inst.bin, "postgres"), serverArgs(dataDir(dir), socket, fast)...)
+	cmd := exec.Command(filepath.Join(inst.bin, "postgres"), serverArgs(dataDir(dir), socket, fast, settings)...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, serverEnv(), log, log
 	cmd.SysProcAttr = childAttributes()
 	cmd.SysProcAttr.Credential = acc.credential()
@@ -90,8 +91,9 @@ func (c *child) signalAndWait(ctx context.Context, sig syscall.Signal, timeout t
 	}
 }
 
-// serverArgs are the settings of a private cluster. They are durable unless fast is true.
-func serverArgs(data, socket string, fast bool) []string {
+// serverArgs are the settings of a private cluster. They are durable unless fast is true. For a
+// repeated name the server uses the last value, which is that of the additional settings.
+func serverArgs(data, socket string, fast bool, additional []string) []string {
 	settings := []string{
 		"listen_addresses=", "port=" + clusterPort, "unix_socket_directories=" + socket, "unix_socket_permissions=0700",
 		"max_connections=100", "max_locks_per_transaction=256", "shared_buffers=128MB", "max_wal_size=4GB",
@@ -101,7 +103,7 @@ func serverArgs(data, socket string, fast bool) []string {
 		settings = append(settings, "fsync=off", "full_page_writes=off", "max_connections=400", "max_wal_size=1GB")
 	}
 	args := []string{"-D", data}
-	for _, s := range settings {
+	for _, s := range append(settings, additional...) {
 		args = append(args, "-c", s)
 	}
 	return args

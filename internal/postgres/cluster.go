@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -57,7 +59,7 @@ type Cluster struct {
 // StartCluster starts the cluster in o.Dir with the installed binaries, creates it if it does not
 // exist, and returns when it accepts connections. It recovers the data after a crash. A directory
 // that another process uses is an error.
-func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error) {
+func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("start cluster: %w", err)
@@ -67,11 +69,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 		return nil, fmt.Errorf("start cluster %s: %w", dir, err)
 	}
 	c := &Cluster{dir: dir, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
-	err = c.start(ctx, acc, o.Fast)
-	if err == nil && len(o.Settings) > 0 {
-		err = c.restartWithSettings(ctx, o.Settings)
-	}
-	if err != nil {
+	if err := c.start(ctx, acc, o); err != nil {
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), fastTimeout)
 		defer cancel()
 		return nil, errors.Join(fmt.Errorf("start cluster %s: %w", dir, err), c.Stop(stopping))
@@ -79,7 +77,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 	return c, nil
 }
 
-func (c *Cluster) start(ctx context.Context, acc *account, fast bool) (err error) {
+func (c *Cluster) start(ctx context.Context, acc *account, o ClusterOptions) (err error) {
 	if err := os.MkdirAll(filepath.Dir(c.dir), 0o755); err != nil {
 		return err
 	}
@@ -89,7 +87,7 @@ func (c *Cluster) start(ctx context.Context, acc *account, fast bool) (err error
 	if c.lock, err = lockDir(c.dir); err != nil {
 		return err
 	}
-	inst, err := prepareData(ctx, c.dir, acc, fast)
+	inst, err := prepareData(ctx, c.dir, acc, o.Fast)
 	if err != nil {
 		return err
 	}
@@ -99,11 +97,19 @@ func (c *Cluster) start(ctx context.Context, acc *account, fast bool) (err error
 	if err := removeStaleLock(ctx, filepath.Join(c.socket, socketName+".lock"), dataDir(c.dir)); err != nil {
 		return err
 	}
-	if c.server, err = startServer(c.dir, c.socket, inst, acc, fast); err != nil {
+	var settings []string
+	for _, name := range slices.Sorted(maps.Keys(o.Settings)) {
+		settings = append(settings, name+"="+o.Settings[name])
+	}
+	if c.server, err = startServer(c.dir, c.socket, inst, acc, o.Fast, settings); err != nil {
 		return err
 	}
 	c.log.Info("postgres started", "dir", c.dir, "version", inst.major, "pid", c.server.cmd.Process.Pid)
-	return c.waitReady(ctx)
+	if err = c.waitReady(ctx); err != nil && len(settings) > 0 {
+		return fmt.Errorf("PostgreSQL does not start with %s; correct or remove the rejected setting (the view "+
+			"pg_settings lists names and values): %w", strings.Join(settings, ", "), err)
+	}
+	return err
 }
 
 // URL returns the address of the database "postern", as its superuser.
