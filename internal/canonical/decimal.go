@@ -4,7 +4,7 @@ import "strconv"
 
 const (
 	maxZeros    = 20 // maximum number of padding zeros of a canonical number without an exponent
-	maxExpInt64 = 18 // exponents with at most this many digits are computed as int64
+	maxExpInt64 = 18 // exponents with at most this many digits fit int64
 )
 
 // decimal is a parsed number: digits × 10^exponent. The digits have no leading or trailing zeros;
@@ -13,14 +13,14 @@ type decimal struct {
 	negative bool
 	digits   []byte
 	exponent int64
-	// longExponent is the text of an exponent that may not fit int64. Such a number is never
-	// written without an exponent.
-	longExponent []byte
+	// text is the source of a number whose exponent may not fit int64. It is its canonical form:
+	// such numbers are equal only if they are written alike.
+	text []byte
 }
 
 // split parses the text of a number without loss.
 func split(text []byte) decimal {
-	var d decimal
+	d, source := decimal{}, text
 	if text[0] == '-' {
 		d.negative, text = true, text[1:]
 	}
@@ -30,7 +30,11 @@ func split(text []byte) decimal {
 	if len(d.digits) == 0 {
 		return decimal{}
 	}
-	d.setExponent(exponent, shift)
+	var ok bool
+	if d.exponent, ok = parseExponent(exponent); !ok {
+		return decimal{text: source}
+	}
+	d.exponent += shift
 	return d
 }
 
@@ -60,50 +64,27 @@ func join(mantissa []byte) (digits []byte, shift int64) {
 	return trimZeros(digits), shift
 }
 
-// setExponent adds shift to the written exponent. An exponent that may not fit int64 is computed as
-// text, so any length is exact, in linear time.
-func (d *decimal) setExponent(text []byte, shift int64) {
+// parseExponent returns the value of a written exponent, or false if it may not fit int64.
+func parseExponent(text []byte) (n int64, ok bool) {
 	negative := len(text) > 0 && text[0] == '-'
 	if len(text) > 0 && (text[0] == '-' || text[0] == '+') {
 		text = text[1:]
 	}
 	text = trimZeros(text)
-	if len(text) <= maxExpInt64 {
-		n, _ := strconv.ParseInt("0"+string(text), 10, 64)
-		if negative {
-			n = -n
-		}
-		d.exponent = n + shift
-		return
-	}
+	n, _ = strconv.ParseInt("0"+string(text), 10, 64)
 	if negative {
-		shift = -shift
+		n = -n
 	}
-	d.longExponent = addSmall(text, shift)
-	if negative {
-		d.longExponent = append([]byte{'-'}, d.longExponent...)
-	}
-}
-
-// addSmall adds n to a decimal text that is greater than |n|.
-func addSmall(text []byte, n int64) []byte {
-	sum := append([]byte{'0'}, text...)
-	for i := len(sum) - 1; n != 0; i-- {
-		n += int64(sum[i] - '0')
-		digit := n % 10
-		if digit < 0 {
-			digit += 10
-		}
-		sum[i] = byte('0' + digit)
-		n = (n - digit) / 10
-	}
-	return trimZeros(sum)
+	return n, len(text) <= maxExpInt64
 }
 
 // append writes the canonical form of the number: without an exponent if at most maxZeros zeros
 // must be added, else digits and exponent.
 func (d decimal) append(dst []byte) []byte {
-	if len(d.digits) == 0 {
+	switch {
+	case d.text != nil:
+		return append(dst, d.text...)
+	case len(d.digits) == 0:
 		return append(dst, '0')
 	}
 	if d.negative {
@@ -111,8 +92,6 @@ func (d decimal) append(dst []byte) []byte {
 	}
 	point := int64(len(d.digits)) + d.exponent // digits before the point
 	switch {
-	case d.longExponent != nil:
-		return append(append(append(dst, d.digits...), 'e'), d.longExponent...)
 	case d.exponent >= 0 && d.exponent <= maxZeros:
 		return appendZeros(append(dst, d.digits...), d.exponent)
 	case d.exponent < 0 && point > 0:

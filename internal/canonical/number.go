@@ -132,7 +132,7 @@ func (v *Value) Int64() (n int64, ok bool) {
 		return shortInteger(v.Raw()), true
 	}
 	d := split(v.Raw())
-	if d.longExponent != nil || d.exponent < 0 || int64(len(d.digits))+d.exponent > 19 {
+	if d.text != nil || d.exponent < 0 || int64(len(d.digits))+d.exponent > 19 {
 		return 0, false
 	}
 	text := appendZeros(append([]byte{}, d.digits...), d.exponent)
