@@ -44,34 +44,25 @@ func readName(disk Disk) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name, err := parseName(io.NewSectionReader(f, 0, maxName))
+	text, err := io.ReadAll(io.NewSectionReader(f, 0, maxName))
+	name := trimName(text)
 	if err == nil && name != "" {
 		err = errors.Join(f.Sync(), disk.Sync())
 	}
 	return name, errors.Join(err, f.Close())
 }
 
-func parseName(file io.Reader) (string, error) {
-	text, err := io.ReadAll(file)
-	return strings.Trim(string(text), "\x00\n "), err // a power failure may leave zeros
-}
+// trimName removes the newline, and the zeros that a power failure may leave.
+func trimName(text []byte) string { return strings.Trim(string(text), "\x00\n ") }
 
 // NameOfFolder returns the name of the spool in a folder, "" if it has none. Like Inspect it
 // changes nothing.
 func NameOfFolder(path string) (string, error) {
-	f, err := os.Open(filepath.Join(path, nameFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
+	text, err := os.ReadFile(filepath.Join(path, nameFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("read the spool's name: %w", err)
 	}
-	defer f.Close()
-	name, err := parseName(io.LimitReader(f, maxName))
-	if err != nil {
-		return "", fmt.Errorf("read the spool's name: %w", err)
-	}
-	return name, nil
+	return trimName(text), nil
 }
 
 // Location returns host and path of a spool in a folder of this machine, for operators.
