@@ -64,11 +64,39 @@ func (m *metrics) createSeries(endpoints map[string]Endpoint) {
 }
 
 func (m *metrics) register(reg prometheus.Registerer, s *Server) error {
-	heldBytes := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "postern_body_memory_bytes",
-		Help: "Bytes of request bodies in memory: arriving, or verified and waiting for a commit."},
-		func() float64 { return float64(s.uploads.inUse() + s.memory.inUse()) })
-	for _, c := range []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.panics,
-		m.quarantined, m.ack, m.batches, m.append, heldBytes, queueCollector{s}, spoolCollector{s}} {
+	gauge := func(name, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+	}
+	all := []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.panics,
+		m.quarantined, m.ack, m.batches, m.append, queueCollector{s},
+		gauge("postern_body_memory_bytes", "Bytes of request bodies in memory: arriving, or verified and waiting for "+
+			"a commit.", func() float64 { return float64(s.uploads.inUse() + s.memory.inUse()) }),
+		gauge("postern_queue_oldest_seconds", "How long the oldest delivery that waits for a commit has waited; 0 if "+
+			"the queue is empty.", func() float64 {
+			_, oldest := s.appender.queue.lengths()
+			return secondsSince(oldest)
+		})}
+	if s.Spool != nil {
+		all = append(all,
+			gauge("postern_spool_deliveries", "Acknowledged deliveries on the gateway's disk that are not in the log "+
+				"yet.", func() float64 { return float64(s.Spool.Stats().Records) }),
+			gauge("postern_spool_bytes", "Bytes of the spool's deliveries on the gateway's disk.",
+				func() float64 { return float64(s.Spool.Stats().Bytes) }),
+			gauge("postern_spool_oldest_seconds", "How long the oldest delivery in the spool has waited; 0 if the "+
+				"spool is empty.", func() float64 { return secondsSince(s.Spool.Stats().Oldest) }),
+			gauge("postern_spool_damaged_files", "Files of the spool that could not be read completely and that were "+
+				"not removed yet.", func() float64 { return float64(s.Spool.Stats().Damaged) }),
+			gauge("postern_spool_quarantined_files", "Files of the spool with an acknowledged delivery that the log "+
+				"rejected, and that were not removed yet.",
+				func() float64 { return float64(s.Spool.Stats().Quarantined) }),
+			gauge("postern_spool_usable", "1 if the spool accepts deliveries, else 0.", func() float64 {
+				if s.Spool.Ready() != nil {
+					return 0
+				}
+				return 1
+			}))
+	}
+	for _, c := range all {
 		if err := reg.Register(c); err != nil {
 			return err
 		}
@@ -76,79 +104,31 @@ func (m *metrics) register(reg prometheus.Registerer, s *Server) error {
 	return nil
 }
 
+// secondsSince returns how long ago a time was, 0 for the zero time.
+func secondsSince(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
+	}
+	return time.Since(at).Seconds()
+}
+
 // queueCollector reads the queue at each scrape, for every configured source and for others with
 // queued deliveries.
 type queueCollector struct{ s *Server }
 
-var (
-	queueLength = prometheus.NewDesc("postern_queue_deliveries", "Verified deliveries that wait for a commit.",
-		[]string{"source"}, nil)
-	queueOldest = prometheus.NewDesc("postern_queue_oldest_seconds",
-		"How long the oldest delivery that waits for a commit has waited; 0 if the queue is empty.", nil, nil)
-)
+var queueLength = prometheus.NewDesc("postern_queue_deliveries", "Verified deliveries that wait for a commit.",
+	[]string{"source"}, nil)
 
 // Describe implements prometheus.Collector.
-func (queueCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- queueLength
-	ch <- queueOldest
-}
+func (queueCollector) Describe(ch chan<- *prometheus.Desc) { ch <- queueLength }
 
 // Collect implements prometheus.Collector.
 func (c queueCollector) Collect(ch chan<- prometheus.Metric) {
-	waiting, oldest := c.s.appender.queue.lengths()
+	waiting, _ := c.s.appender.queue.lengths()
 	for source := range *c.s.endpoints.Load() {
 		waiting[source] += 0 // a source without queued deliveries reports 0
 	}
 	for source, n := range waiting {
 		ch <- prometheus.MustNewConstMetric(queueLength, prometheus.GaugeValue, float64(n), source)
-	}
-	age := 0.0
-	if !oldest.IsZero() {
-		age = time.Since(oldest).Seconds()
-	}
-	ch <- prometheus.MustNewConstMetric(queueOldest, prometheus.GaugeValue, age)
-}
-
-// spoolCollector reads the spool at each scrape. It reports nothing if the gateway has no spool.
-type spoolCollector struct{ s *Server }
-
-var (
-	spoolRecords = prometheus.NewDesc("postern_spool_deliveries",
-		"Acknowledged deliveries on the gateway's disk that are not in the log yet.", nil, nil)
-	spoolBytes = prometheus.NewDesc("postern_spool_bytes", "Bytes of the spool's deliveries on the gateway's "+
-		"disk.", nil, nil)
-	spoolOldest = prometheus.NewDesc("postern_spool_oldest_seconds",
-		"How long the oldest delivery in the spool has waited; 0 if the spool is empty.", nil, nil)
-	spoolDamaged = prometheus.NewDesc("postern_spool_damaged_files",
-		"Files of the spool that could not be read completely and that were not removed yet.", nil, nil)
-	spoolQuarantined = prometheus.NewDesc("postern_spool_quarantined_files", "Files of the spool with an "+
-		"acknowledged delivery that the log rejected, and that were not removed yet.", nil, nil)
-	spoolUsable = prometheus.NewDesc("postern_spool_usable", "1 if the spool accepts deliveries, else 0.", nil, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (spoolCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{spoolRecords, spoolBytes, spoolOldest, spoolDamaged, spoolQuarantined,
-		spoolUsable} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c spoolCollector) Collect(ch chan<- prometheus.Metric) {
-	if c.s.Spool == nil {
-		return
-	}
-	stats, usable, age := c.s.Spool.Stats(), 0.0, 0.0
-	if c.s.Spool.Ready() == nil {
-		usable = 1
-	}
-	if !stats.Oldest.IsZero() {
-		age = time.Since(stats.Oldest).Seconds()
-	}
-	for desc, value := range map[*prometheus.Desc]float64{spoolRecords: float64(stats.Records),
-		spoolBytes: float64(stats.Bytes), spoolOldest: age, spoolDamaged: float64(stats.Damaged),
-		spoolQuarantined: float64(stats.Quarantined), spoolUsable: usable} {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
 }

@@ -1,8 +1,9 @@
 package ingest
 
 import (
-	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Rate bounds a source's deliveries: PerSecond on average, Burst at once, both at least 1. The zero
@@ -13,43 +14,15 @@ type Rate struct{ PerSecond, Burst int }
 // only a verified delivery counts, so forged deliveries use up nothing. A nil rateLimiter sets no
 // limit.
 type rateLimiter struct {
-	rate Rate
-	mu   sync.Mutex
-	// debtUntil is the time at which the rate has paid for all accepted deliveries.
-	debtUntil time.Time
+	rate    Rate
+	limiter *rate.Limiter
 }
-
-// clockTolerance is how far the clock must go back before the limiter resets its debt. Concurrent
-// calls may pass their times in another order.
-const clockTolerance = time.Second
 
 // allows returns true if a delivery would be accepted now.
-func (l *rateLimiter) allows(now time.Time) bool { return l.check(now, false) }
+func (l *rateLimiter) allows(now time.Time) bool { return l == nil || l.limiter.TokensAt(now) >= 1 }
 
 // take accepts a delivery and counts it.
-func (l *rateLimiter) take(now time.Time) bool { return l.check(now, true) }
-
-func (l *rateLimiter) check(now time.Time, consume bool) bool {
-	if l == nil {
-		return true
-	}
-	interval := time.Second / time.Duration(l.rate.PerSecond)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	burst := interval * time.Duration(l.rate.Burst)
-	debt := max(l.debtUntil.Sub(now), 0)
-	if debt > burst+max(burst, clockTolerance) { // impossible unless the clock was set back
-		debt = burst
-		l.debtUntil = now.Add(debt)
-	}
-	if debt > burst-interval {
-		return false
-	}
-	if consume {
-		l.debtUntil = now.Add(debt + interval)
-	}
-	return true
-}
+func (l *rateLimiter) take(now time.Time) bool { return l == nil || l.limiter.AllowN(now, 1) }
 
 // assignLimiters sets the limiters of endpoints. An endpoint whose rate is unchanged keeps its
 // limiter and its counts.
@@ -61,7 +34,7 @@ func assignLimiters(endpoints, before map[string]Endpoint) {
 		case old != nil && old.rate == ep.Rate:
 			ep.limiter = old
 		default:
-			ep.limiter = &rateLimiter{rate: ep.Rate}
+			ep.limiter = &rateLimiter{ep.Rate, rate.NewLimiter(rate.Limit(ep.Rate.PerSecond), ep.Rate.Burst)}
 		}
 		endpoints[name] = ep
 	}

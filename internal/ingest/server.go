@@ -79,16 +79,14 @@ type Settings struct {
 // waits for a new connection counts as stalled.
 func (s Settings) Sessions() int { return s.Writers + 2 }
 
-// Publish receives newly stored events; it must not block.
-type Publish func(evs ...stream.Event)
-
 // Options configure a server.
 type Options struct {
 	// Pool is connected as postern_gateway.
 	Pool *pgxpool.Pool
 	// Endpoints are the sources by name, until Replace sets others.
 	Endpoints map[string]Endpoint
-	Publish   Publish
+	// Publish receives newly stored events; it must not block.
+	Publish func(evs ...stream.Event)
 	// Spool stores deliveries while PostgreSQL is unavailable; nil for none. Server.Run runs it.
 	Spool *spool.Spool
 	// SpoolName identifies the spool in the database. SpoolLocation tells an operator where it is.

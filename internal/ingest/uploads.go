@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"container/list"
 	"net/http"
 	"sync"
 	"time"
@@ -17,9 +18,8 @@ type uploads struct {
 	// capacity bounds used. An upload above smallUpload must leave reserve of it free, so that
 	// small deliveries (the majority) never wait for large ones.
 	capacity, reserve, used int64
-	// oldest and newest are the ends of a list of the uploads that can be evicted, in the order of
-	// their starts.
-	oldest, newest *upload
+	// evictable are the uploads that can be evicted (*upload), in the order of their starts.
+	evictable list.List
 }
 
 // smallUpload is the size in bytes up to which a body may use all of the capacity.
@@ -50,10 +50,9 @@ type upload struct {
 	writer  http.ResponseWriter
 	started time.Time
 	size    int64
-	listed  bool
 	evicted bool
-	older   *upload
-	newer   *upload
+	// place is its element of evictable; nil if it is not there.
+	place *list.Element
 	// first are the first bytes, which are not counted in size.
 	first [firstBytes]byte
 }
@@ -82,7 +81,7 @@ func (u *upload) grow(size int64) error {
 	u.size = size
 	if u.started.IsZero() {
 		u.started = time.Now()
-		p.list(u)
+		u.place = p.evictable.PushBack(u)
 	}
 	return nil
 }
@@ -116,8 +115,12 @@ func (u *upload) release() {
 // deadline therefore cannot be that of the next request on its connection.
 func (p *uploads) evict(bytes int64, keep *upload) {
 	before := time.Now().Add(-evictAfter)
-	for u := p.oldest; u != nil && bytes > 0 && u.started.Before(before); {
-		next := u.newer
+	for e := p.evictable.Front(); e != nil && bytes > 0; {
+		u := e.Value.(*upload) //nolint:errcheck,forcetypeassert // evictable has nothing else
+		if !u.started.Before(before) {
+			return
+		}
+		e = e.Next()
 		if u != keep {
 			bytes -= u.size
 			p.used -= u.size
@@ -126,33 +129,12 @@ func (p *uploads) evict(bytes int64, keep *upload) {
 			// ignore a writer that has no deadlines: it is not a network connection
 			_ = http.NewResponseController(u.writer).SetReadDeadline(time.Unix(1, 0))
 		}
-		u = next
 	}
-}
-
-func (p *uploads) list(u *upload) {
-	u.listed, u.older = true, p.newest
-	if p.newest == nil {
-		p.oldest = u
-	} else {
-		p.newest.newer = u
-	}
-	p.newest = u
 }
 
 func (p *uploads) unlist(u *upload) {
-	if !u.listed {
-		return
+	if u.place != nil {
+		p.evictable.Remove(u.place)
+		u.place = nil
 	}
-	if u.older == nil {
-		p.oldest = u.newer
-	} else {
-		u.older.newer = u.newer
-	}
-	if u.newer == nil {
-		p.newest = u.older
-	} else {
-		u.newer.older = u.older
-	}
-	u.listed, u.older, u.newer = false, nil, nil
 }

@@ -79,7 +79,7 @@ func TestUploads_evict_oldestAfterOneSecond(t *testing.T) {
 					u.release()
 					u.release()
 				}
-				if pool.used != 0 || pool.oldest != nil || pool.newest != nil {
+				if pool.used != 0 || pool.evictable.Len() != 0 {
 					t.Errorf("%d bytes are used after all uploads ended", pool.used)
 				}
 			})
