@@ -109,3 +109,11 @@ func okIf(condition bool, otherwise Verdict) Verdict {
 	}
 	return otherwise
 }
+
+// verdictFor returns Error if isError holds, else Warn if isWarning holds, else OK.
+func verdictFor(isError, isWarning bool) Verdict {
+	if isError {
+		return Error
+	}
+	return okIf(!isWarning, Warn)
+}

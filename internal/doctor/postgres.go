@@ -128,13 +128,7 @@ func (e *examination) checkState(ctx context.Context) error {
 // limits the precision.
 func (e *examination) checkClock(name, clock string, ahead, duration time.Duration) {
 	off := max(ahead.Abs()-duration/2, 0)
-	verdict := OK
-	switch {
-	case off > clockError:
-		verdict = Error
-	case off > clockWarn:
-		verdict = Warn
-	}
+	verdict := verdictFor(off > clockError, off > clockWarn)
 	e.add(verdict, name, fmt.Sprintf("%s and this machine's are at most %s apart", clock,
 		(ahead.Abs()+duration/2).Round(time.Millisecond)), "synchronize the clocks of all machines with NTP "+
 		"(timedatectl, chronyc tracking): deliveries whose signed time is too far off are rejected")
@@ -153,13 +147,7 @@ func (e *examination) checkSize(size int64) {
 		return
 	}
 	share := float64(size) / float64(e.DatabaseDisk)
-	verdict := OK
-	switch {
-	case share > diskError:
-		verdict = Error
-	case share > diskWarn:
-		verdict = Warn
-	}
+	verdict := verdictFor(share > diskError, share > diskWarn)
 	e.add(verdict, "postgres.disk", fmt.Sprintf("the database has %d MiB, %.0f %% of the given disk size, without "+
 		"the write-ahead log", size>>20, 100*share),
 		"free space, or drop old days (retention.bodies): a full disk makes PostgreSQL unavailable")
@@ -290,13 +278,8 @@ func (e *examination) checkSlots(ctx context.Context) error {
 	var held int64
 	if err := postgres.ForEach(ctx, e.Pool, slotsSQL, nil, []any{&name, &active, &status, &held}, func() error {
 		n++
-		verdict := OK
-		switch {
-		case status == "lost" || status == "unreserved" || !active && held > maxRetainedWAL:
-			verdict = Error
-		case !active || held > maxRetainedWAL:
-			verdict = Warn
-		}
+		verdict := verdictFor(status == "lost" || status == "unreserved" || !active && held > maxRetainedWAL, !active ||
+			held > maxRetainedWAL)
 		e.add(verdict, "postgres.slots", fmt.Sprintf("slot %s, %s, retains %d MiB of the write-ahead log", name,
 			map[bool]string{true: "in use", false: "unused"}[active], held>>20),
 			fmt.Sprintf("start the standby that uses it, or SELECT pg_drop_replication_slot('%s'): the retained log "+
@@ -434,13 +417,7 @@ func (e *examination) checkPartitions(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	verdict := OK
-	switch {
-	case left < partitionsError:
-		verdict = Error
-	case left < partitionsWarn:
-		verdict = Warn
-	}
+	verdict := verdictFor(left < partitionsError, left < partitionsWarn)
 	e.add(verdict, "postgres.partitions", fmt.Sprintf("the log has partitions until %s, %.1f days ahead",
 		events.Instant{Time: until}, left.Hours()/24), "start a processor, which creates them 8 days ahead, and "+
 		"search its log for maintenance; a gateway creates one when needed, more slowly")

@@ -95,10 +95,7 @@ func SupersedingObjects(ctx context.Context, tx pgx.Tx, r *Rules, ids []int64) (
 	if len(names) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, supersedingObjectsSQL, ids, names)
-	if err == nil {
-		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Object])
-	}
+	all, err = postgres.Collect(ctx, tx, pgx.RowToStructByPos[Object], supersedingObjectsSQL, ids, names)
 	if err != nil {
 		return nil, fmt.Errorf("find objects of rules that supersede: %w", err)
 	}

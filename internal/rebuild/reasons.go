@@ -71,27 +71,22 @@ func (c *comparison) read(ctx context.Context, items []Difference) error {
 	for i := range items {
 		accounts[i], types[i], ids[i] = items[i].Account, items[i].ObjectType, items[i].ObjectID
 	}
-	rows, err := c.pool.Query(ctx, detailSQL, c.params.Source, accounts, types, ids, maxStateBytes)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var position int64
-		var staged bool
-		var s ObjectRow
-		if err := rows.Scan(&position, &staged, &s.Version.Final, &s.Version.At, &s.Version.Seen, &s.Version.Rank,
-			&s.Deleted, &s.Ambiguous, &s.RefetchAfter, &s.RuleVersion, &s.Revision, &s.LastEventID,
-			&s.OverwrittenAt, &s.state, &s.tooLarge); err != nil {
-			return err
-		}
-		if staged {
-			items[position-1].Staged = &s
-		} else {
-			items[position-1].Live = &s
-		}
-	}
-	return rows.Err()
+	var position int64
+	var staged bool
+	var s ObjectRow
+	return postgres.ForEach(ctx, c.pool, detailSQL, []any{c.params.Source, accounts, types, ids, maxStateBytes},
+		[]any{&position, &staged, &s.Version.Final, &s.Version.At, &s.Version.Seen, &s.Version.Rank, &s.Deleted,
+			&s.Ambiguous, &s.RefetchAfter, &s.RuleVersion, &s.Revision, &s.LastEventID, &s.OverwrittenAt, &s.state,
+			&s.tooLarge}, func() error {
+			row := s
+			s.state = nil // the next row gets a text of its own
+			if staged {
+				items[position-1].Staged = &row
+			} else {
+				items[position-1].Live = &row
+			}
+			return nil
+		})
 }
 
 // outcomes returns the outcomes of the deciding events, live and in the rebuild.

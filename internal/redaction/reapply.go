@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -139,14 +138,10 @@ func (w *execution) reapplyClearedOf(ctx context.Context, table string, source i
 }
 
 func (w *execution) clearedRows(ctx context.Context, table string, last Object) (some []Object, err error) {
-	rows, err := w.Pool.Query(ctx, forTable(table, clearedRowsSQL), last.Source, events.NilIfZero(w.params.Account),
-		last.Account, last.Type, last.ID, w.lease.Run.ID)
-	if err == nil {
-		some, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (Object, error) {
-			o := Object{Source: last.Source}
-			return o, r.Scan(&o.Account, &o.Type, &o.ID)
-		})
-	}
+	o := Object{Source: last.Source}
+	err = postgres.ForEach(ctx, w.Pool, forTable(table, clearedRowsSQL), []any{last.Source,
+		events.NilIfZero(w.params.Account), last.Account, last.Type, last.ID, w.lease.Run.ID},
+		[]any{&o.Account, &o.Type, &o.ID}, func() error { some = append(some, o); return nil })
 	if err != nil {
 		return nil, fmt.Errorf("read cleared rows of %s: %w", table, err)
 	}

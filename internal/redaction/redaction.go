@@ -7,7 +7,6 @@ package redaction
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -495,12 +494,9 @@ func notNil(ids []int64) []int64 {
 }
 
 func collect(ctx context.Context, db querier, sql string, args ...any) ([]int64, error) {
-	rows, err := db.Query(ctx, sql, args...)
-	if err == nil {
-		var ids []int64
-		if ids, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err == nil {
-			return ids, nil
-		}
+	ids, err := postgres.Collect(ctx, db, pgx.RowTo[int64], sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read events to redact: %w", err)
 	}
-	return nil, fmt.Errorf("read events to redact: %w", errors.Join(err))
+	return ids, nil
 }

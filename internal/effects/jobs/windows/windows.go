@@ -11,13 +11,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Settings are the limits and timings; tests change them.
@@ -212,17 +212,14 @@ type progress struct {
 
 // readProgress returns the progress of registered rules.
 func (a *Scheduler) readProgress(ctx context.Context, all []*rules.Rule) (registered []progress, err error) {
-	rows, err := a.Pool.Query(ctx, progressSQL, ruleColumns(all)...)
-	if err == nil {
-		registered, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s progress, err error) {
-			var n int64
-			if err = row.Scan(&n, &s.doneUntil, &s.openWindowEnd, &s.now, &s.absentSeconds,
-				&s.hasDeferred); err == nil {
-				s.rule = all[n-1]
-			}
-			return s, err
-		})
-	}
+	var n int64
+	var s progress
+	err = postgres.ForEach(ctx, a.Pool, progressSQL, ruleColumns(all), []any{&n, &s.doneUntil, &s.openWindowEnd, &s.now,
+		&s.absentSeconds, &s.hasDeferred}, func() error {
+		s.rule = all[n-1]
+		registered = append(registered, s)
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read the progress of rules: %w", err)
 	}
