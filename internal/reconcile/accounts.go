@@ -132,17 +132,8 @@ func (w *execution) hasLists(account string) bool {
 	return listed || w.params.Type == "" && len(lists) > 0
 }
 
-// querier is a pool or a transaction.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-func queryAccounts(ctx context.Context, db querier, sql string, args ...any) ([]string, error) {
-	rows, err := db.Query(ctx, sql, args...)
-	var all []string
-	if err == nil {
-		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
+func queryAccounts(ctx context.Context, db postgres.Querier, sql string, args ...any) ([]string, error) {
+	all, err := postgres.Collect(ctx, db, pgx.RowTo[string], sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("list accounts: %w", err)
 	}
@@ -156,11 +147,7 @@ const startedRunsSQL = `SELECT run FROM runs WHERE run > $1 AND job = $2 AND (pa
 // StartedRuns returns the runs that a run has started, one for each account. It returns none if the
 // run itself handled the only account.
 func StartedRuns(ctx context.Context, pool *pgxpool.Pool, run int64) ([]int64, error) {
-	rows, err := pool.Query(ctx, startedRunsSQL, run, Job)
-	var all []int64
-	if err == nil {
-		all, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-	}
+	all, err := postgres.Collect(ctx, pool, pgx.RowTo[int64], startedRunsSQL, run, Job)
 	if err != nil {
 		return nil, fmt.Errorf("list the runs that run %d has started: %w", run, err)
 	}

@@ -100,21 +100,19 @@ func TestObjectScan_killedBeforeApproval_asksAgain(t *testing.T) {
 	wantCounts(t, b.waitForEnd(t, run), counts{reconcile.Orphans: 131})
 }
 
-// A failing type does not stop the request for approval of another type. It is scanned after the
-// approval.
+// A type whose list fails is skipped, and does not stop the request for approval of another type.
 func TestObjectScan_otherTypeFails_stillAsksForApproval(t *testing.T) {
 	t.Parallel()
 	b := newEnvWithManyOrphans(t)
 	b.api.respondTo(errorResponse(http.StatusBadGateway), "/list")
 	b.startAAAAndThing(t)
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.waitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror", "type thing was skipped",
-		"502")
-	b.api.respondTo(nil, "/list")
+	b.waitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror")
 	b.approve(t, run, "they are gone")
-	if r := b.waitForEnd(t, run); r.Status != runs.Done || r.Counts[reconcile.Orphans] != 91 ||
-		b.typeCompleteUntil(t).IsZero() {
-		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
+	wantCounts(t, b.waitForEnd(t, run), counts{reconcile.Orphans: 90, reconcile.NotListable: 1})
+	if report := b.report(t, run); !strings.Contains(report.Types[1].Reason, "502") ||
+		!b.typeCompleteUntil(t).IsZero() {
+		t.Errorf("%+v", report)
 	}
 }
 
@@ -251,24 +249,22 @@ func TestReconcile_controlCallMissing_failsTheRun(t *testing.T) {
 	b.deliver(t, b.fake.Events())
 	b.fake.Set("a", "", time.Second) // it is deleted
 	b.fake.Advance(time.Minute)
-	b.runner.Settings.MaxDeferrals = 4
 	b.startReconciler(t, b.runner)
 	for _, o := range []reconcile.Params{{Scope: reconcile.Objects}, {Scope: reconcile.Object, Type: "thing",
 		ID: "a"}} {
 		o.Source = b.Source
 		id := b.startRun(t, o)
-		r := b.WaitForRun(t, id, func(r *runs.Run) bool { return r.Status.Ended() || r.ConsecutiveFailures > 6 })
-		if r.Status != runs.Failed || !strings.Contains(r.Detail, "tried 5 times") ||
-			!strings.Contains(r.Detail, "does not find the resource that checks the key") {
+		r := b.WaitForRun(t, id, endedOrDeferred)
+		if r.Status != runs.Failed || !strings.Contains(r.Detail, "does not find the resource that checks the key") {
 			t.Errorf("%s: %s after %d: %s", o.Scope, r.Status, r.ConsecutiveFailures, r.Detail)
 		}
 	}
 	wantNone(t, b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`))
 }
 
-// A list that keeps failing fails the run at last. The other types are complete, this one is not.
-// During an outage of the whole API the run continues.
-func TestObjectScan_lastingListFailure_failsTheRun(t *testing.T) {
+// A type whose list keeps failing is skipped. The other types are complete, this one is not. A run
+// for this type alone fails. During an outage of the whole API the run is tried again.
+func TestObjectScan_lastingListFailure_skipsTheType(t *testing.T) {
 	t.Parallel()
 	for name, params := range map[string]reconcile.Params{"all": {Scope: reconcile.Objects},
 		"one": {Scope: reconcile.Objects, Type: "deployment"}} {
@@ -288,15 +284,12 @@ func TestObjectScan_lastingListFailure_failsTheRun(t *testing.T) {
 					return nil
 				}}
 				r := f.runner()
-				r.Settings.MaxDeferrals = 4
 				r.Sources.Replace(&source)
 				f.startReconciler(t, r)
 				params := params
 				params.Source = f.Source
 				id := f.startRun(t, params)
-				got := f.WaitForRun(t, id, func(r *runs.Run) bool {
-					return r.Status.Ended() || r.ConsecutiveFailures > 6
-				})
+				got := f.WaitForRun(t, id, endedOrDeferred)
 				complete := queryOne[string](t, f.testEnv, completeSQL)
 				if down {
 					if got.Status.Ended() {
@@ -304,9 +297,10 @@ func TestObjectScan_lastingListFailure_failsTheRun(t *testing.T) {
 					}
 					return
 				}
-				if got.Status != runs.Failed || !strings.Contains(got.Detail, "deployment") ||
-					!strings.Contains(got.Detail, "tried 5 times") || !strings.Contains(got.Detail, "500") {
-					t.Errorf("%s: %s", got.Status, got.Detail)
+				if params.Type == "" {
+					wantCounts(t, got, counts{reconcile.NotListable: 1})
+				} else {
+					wantRunFailed(t, got, "deployment", "500")
 				}
 				if strings.Contains(complete, "deployment") ||
 					strings.Contains(complete, "type issue") != (params.Type == "") {

@@ -295,7 +295,7 @@ func TestObjectScan_configuredType_isScanned(t *testing.T) {
 func TestObjectScan_bulkFileWithoutSize_isRead(t *testing.T) {
 	t.Parallel()
 	for _, plan := range []shopifyfake.BulkPlan{{WithoutSize: true, TruncatedFile: 2},
-		{IgnoresRange: true, TruncatedFile: 4, TruncatedAtLine: 3}} {
+		{IgnoresRange: true, TruncatedFile: 3, TruncatedAtLine: 2}} {
 		b := newShopifyEnv(t, shopifyfake.Options{Seed: 8, BulkPlan: plan}, objectSet{name: "product", n: 25})
 		b.startReconciler(t, b.runner(t))
 		b.waitForScan(t, b.startScan(t, "product"))

@@ -2,8 +2,6 @@ package reconcile
 
 import (
 	"fmt"
-
-	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // maxRepeatedPages is how many pages in a row may list nothing new. Empty pages do not count if the
@@ -43,8 +41,8 @@ func (s *objectScan) checkCycle(pages []*listPage, foundNew bool) error {
 
 // cycleError is the error of a list whose cursors form a cycle.
 func (s *objectScan) cycleError(pages int) error {
-	return runs.Permanent(fmt.Errorf("the API of source %s listed nothing new on the last %d pages of type %s, and "+
-		"each page announces another one: its cursors form a cycle", s.Source.Name, pages, s.objectType))
+	return &listError{fmt.Errorf("the API of source %s listed nothing new on the last %d pages of type %s, and "+
+		"each page announces another one: its cursors form a cycle", s.Source.Name, pages, s.objectType)}
 }
 
 // cycleDetector detects a cycle in a sequence of cursors with constant memory. It remembers one

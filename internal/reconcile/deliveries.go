@@ -7,9 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -191,13 +190,10 @@ func (s *deliveryRun) storedIDs(ctx context.Context, evs []*sentEvent) (map[[16]
 // storedEvents returns the ids of the events that the log has, by the digests of their keys.
 func (w *execution) storedEvents(ctx context.Context, keys [][]byte) (map[[16]byte]int64, error) {
 	stored := map[[16]byte]int64{}
-	rows, err := w.Pool.Query(ctx, storedSQL, w.params.Source, keys)
-	if err == nil {
-		var key []byte
-		var id int64
-		_, err = pgx.ForEachRow(rows, []any{&key, &id}, func() error { stored[[16]byte(key)] = id; return nil })
-	}
-	if err != nil {
+	var key []byte
+	var id int64
+	if err := postgres.ForEach(ctx, w.Pool, storedSQL, []any{w.params.Source, keys}, []any{&key, &id},
+		func() error { stored[[16]byte(key)] = id; return nil }); err != nil {
 		return nil, fmt.Errorf("look for %d keys: %w", len(keys), err)
 	}
 	return stored, nil

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -136,15 +137,11 @@ func Differences(ctx context.Context, pool *pgxpool.Pool, run int64, kind, resul
 	if err := events.ReadCursor(cursor, &objectType, &id); err != nil {
 		return page, err
 	}
-	rows, err := pool.Query(ctx, differencesSQL, run, objectType, id, events.NilIfZero(kind), events.NilIfZero(result),
-		limit)
-	if err == nil {
-		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Difference, err error) {
-			err = row.Scan(&d.Account, &d.ObjectType, &d.ObjectID, &d.Kind, &d.Fields, &d.More, &d.Result, &d.Reason,
-				&d.EventID)
-			return d, err
-		})
-	}
+	page.Items, err = postgres.Collect(ctx, pool, func(row pgx.CollectableRow) (d Difference, err error) {
+		err = row.Scan(&d.Account, &d.ObjectType, &d.ObjectID, &d.Kind, &d.Fields, &d.More, &d.Result, &d.Reason,
+			&d.EventID)
+		return d, err
+	}, differencesSQL, run, objectType, id, events.NilIfZero(kind), events.NilIfZero(result), limit)
 	if err != nil {
 		return page, fmt.Errorf("list differences of run %d: %w", run, err)
 	}

@@ -70,7 +70,8 @@ func (s *objectScan) listFile(cursor string, a *providerapi.Response) (*provider
 	}
 	f, ok, err := in.ObjectFile(s.objectType, cursor, a.Header, a.Body)
 	if err != nil {
-		return nil, fmt.Errorf("source %s, list of type %s: %w", s.Source.Name, s.objectType, s.MaskError(err))
+		return nil, &listError{fmt.Errorf("source %s, list of type %s: %w", s.Source.Name, s.objectType,
+			s.MaskError(err))}
 	}
 	if !ok {
 		return nil, nil
@@ -93,7 +94,7 @@ type fileList struct {
 func (l *fileList) next(ctx context.Context, f *provider.File, position *listPosition) (last *listPage) {
 	defer func() {
 		if r := recover(); r != nil { // Execute recovers its own goroutine only
-			last = &listPage{err: runs.Permanent(refetch.PanicError(r))}
+			last = &listPage{err: &listError{refetch.PanicError(r)}}
 		}
 	}()
 	_, offset, started := provider.FileCursor(position.cursor)
@@ -129,7 +130,9 @@ func (l *fileList) next(ctx context.Context, f *provider.File, position *listPos
 	if !errors.As(err, &temporary) {
 		return &listPage{err: err}
 	}
-	if l.failures++; l.failures == maxCallAttempts {
+	if l.failures++; l.failures == maxCallAttempts && !temporary.Throttled {
+		return &listPage{err: &listError{err}}
+	} else if l.failures == maxCallAttempts {
 		return &listPage{err: err}
 	}
 	runs.Sleep(ctx, l.settings.RetryDelay<<l.failures)
@@ -205,7 +208,7 @@ func (l *fileList) addLine(p *listPage, line []byte) error {
 	}
 	one, ok, err := l.in.ObjectLine(l.objectType, line)
 	if err != nil {
-		return fmt.Errorf("source %s, file of type %s: %w", l.Source.Name, l.objectType, l.MaskError(err))
+		return &listError{fmt.Errorf("source %s, file of type %s: %w", l.Source.Name, l.objectType, l.MaskError(err))}
 	}
 	if ok {
 		p.items = append(p.items, &item{id: one.ObjectID, at: one.At, hasAt: one.HasAt, listed: one.LocateState})
@@ -216,8 +219,8 @@ func (l *fileList) addLine(p *listPage, line []byte) error {
 // readError returns why a file could not be read to its end.
 func (l *fileList) readError(f *provider.File, at int64, err error) error {
 	if err == bufio.ErrBufferFull {
-		return fmt.Errorf("source %s, file of type %s: a line has more than %d bytes", l.Source.Name, l.objectType,
-			maxLineBytes)
+		return &listError{fmt.Errorf("source %s, file of type %s: a line has more than %d bytes", l.Source.Name,
+			l.objectType, maxLineBytes)}
 	}
 	return &providerapi.TemporaryError{Text: fmt.Sprintf("the API of source %s: the file of type %s broke off at "+
 		"byte %d of %d: %s", l.Source.Name, l.objectType, at, f.Size, providerapi.MessageWithoutURL(err))}

@@ -40,11 +40,6 @@ type listPage struct {
 	err error
 }
 
-// noListError: the API has no such list.
-type noListError struct{ text string }
-
-func (e *noListError) Error() string { return e.text }
-
 // readPages reads the pages of a list from the scan's cursor on, some of them ahead. It ends after
 // the last page, with an error, or with ctx, and then closes the channel.
 func (s *objectScan) readPages(ctx context.Context) <-chan *listPage {
@@ -103,16 +98,19 @@ func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *list
 	call := s.lister.ListObjects(s.Source.Config, s.Source.API, s.params.Account, s.objectType, position.changedFrom,
 		position.changedUntil, position.cursor)
 	a, err := s.fetchWithRetry(ctx, func() (*providerapi.Response, error) { return s.Call(ctx, call) })
+	var temporary *providerapi.TemporaryError
 	switch {
 	case errors.As(err, new(*refetch.RejectedError)) && s.list.SeveralLists:
 		return &listPage{err: fmt.Errorf("%s: %w", call.Path, err)}
+	case errors.As(err, &temporary) && !temporary.Throttled:
+		return &listPage{err: &listError{err}}
 	case err != nil:
 		return &listPage{err: err}
 	case a.Verdict.Kind == provider.Missing && position.cursor != "" && !s.hasParts():
 		return &listPage{err: fmt.Errorf("the API of source %s: %w: %s", s.Source.Name, providerapi.ErrExpired,
 			a.Verdict.Detail)}
 	case a.Verdict.Kind == provider.Missing:
-		return &listPage{err: &noListError{fmt.Sprintf("the API of source %s finds no list of type %s: "+
+		return &listPage{err: &listError{fmt.Errorf("the API of source %s finds no list of type %s: "+
 			"%s", s.Source.Name, s.objectType, a.Verdict.Detail)}}
 	case a.Date.IsZero():
 		return &listPage{err: s.NoDateError()}
@@ -123,12 +121,12 @@ func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *list
 	listed, next, err := s.lister.ObjectPage(s.Source.Config, s.Source.API, s.params.Account, s.objectType,
 		position.cursor, a.Header, a.Body)
 	if err != nil {
-		return &listPage{err: fmt.Errorf("source %s, list of type %s: %w", s.Source.Name, s.objectType,
-			s.MaskError(err))}
+		return &listPage{err: &listError{fmt.Errorf("source %s, list of type %s: %w", s.Source.Name, s.objectType,
+			s.MaskError(err))}}
 	}
 	if next != "" && next == position.cursor {
-		return &listPage{err: fmt.Errorf("the API of source %s gives the same page of type %s again and again",
-			s.Source.Name, s.objectType)}
+		return &listPage{err: &listError{fmt.Errorf("the API of source %s gives the same page of type %s again and "+
+			"again", s.Source.Name, s.objectType)}}
 	}
 	p := &listPage{next: next, reread: provider.ReadsAgain(position.cursor), items: make([]*item, 0, len(listed))}
 	for i := range listed {

@@ -2,14 +2,11 @@ package reconcile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/refetch"
-	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // SkippedPart is a part of a list, such as a repository, that a scan could not read, or not to its
@@ -40,13 +37,11 @@ type partReader struct {
 	lister provider.PartLister
 	// skippedWhole is how many parts were skipped from their beginning.
 	skippedWhole int
-	// wasDeferred: the run was deferred before this attempt because of a failure.
-	wasDeferred bool
 }
 
 // newPartReader returns a reader with the parts that the scan has skipped so far.
 func (s *objectScan) newPartReader() *partReader {
-	p := &partReader{wasDeferred: s.wasDeferred}
+	p := &partReader{}
 	p.lister, _ = s.lister.(provider.PartLister)
 	for _, skipped := range s.skipped {
 		p.count(skipped)
@@ -72,7 +67,7 @@ func (p *partReader) count(skipped SkippedPart) {
 func (p *partReader) readPage(ctx context.Context, s *objectScan, position listPosition) (page *listPage) {
 	defer func() {
 		if r := recover(); r != nil { // Execute recovers its own goroutine only
-			page = &listPage{err: runs.Permanent(refetch.PanicError(r))}
+			page = &listPage{err: &listError{refetch.PanicError(r)}}
 		}
 	}()
 	page = s.fetchPage(ctx, position)
@@ -81,11 +76,7 @@ func (p *partReader) readPage(ctx context.Context, s *objectScan, position listP
 	}
 	part, begins, next := p.lister.PartAt(s.Source.API, s.objectType, position.cursor)
 	page.startsPart = begins
-	var none *noListError
-	if errors.As(page.err, &none) { // the part may be removed, or invisible to the key: a retry does not help
-		page.err = runs.Permanent(&refetch.RejectedError{Text: none.text})
-	}
-	if !p.shouldSkip(page.err) || begins && next == "" && p.skippedWhole == p.countBefore(s, part) {
+	if !isListFailure(page.err) || begins && next == "" && p.skippedWhole == p.countBefore(s, part) {
 		return page
 	}
 	if _, bad := s.CheckKey(ctx, s.params.Account); bad != nil { // the failure is not limited to the part
@@ -96,14 +87,6 @@ func (p *partReader) readPage(ctx context.Context, s *objectScan, position listP
 		"part", part, "error", page.err)
 	p.count(skipped)
 	return &listPage{next: next, startsPart: begins, skipped: []SkippedPart{skipped}}
-}
-
-// shouldSkip reports whether a part is skipped after an error: it is rejected, or its failure has
-// lasted.
-func (p *partReader) shouldSkip(err error) bool {
-	var rejected *refetch.RejectedError
-	var temporary *providerapi.TemporaryError
-	return errors.As(err, &rejected) || p.wasDeferred && errors.As(err, &temporary) && !temporary.Throttled
 }
 
 // countBefore returns the number of parts before one.

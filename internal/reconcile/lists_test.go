@@ -113,7 +113,7 @@ func TestObjectScan_failureAfterFinishedType_backsOff(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
 	b.api.respondTo(b.foundResponse(`{"things":[]}`), "/aaas")
-	b.api.respondTo(b.missingResponse(), "/list")
+	b.api.respondTo(errorResponse(http.StatusTooManyRequests), "/list")
 	b.startAAAAndThing(t)
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.WaitForRun(t, run, func(r *runs.Run) bool { return r.ConsecutiveFailures >= 3 })

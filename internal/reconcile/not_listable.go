@@ -7,23 +7,22 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// PhaseNotListable is the phase of a type that a scan of all types skips, because the API rejects
-// its list. Its watermarks do not advance, and the run does not try again.
+// PhaseNotListable is the phase of a type that a scan skips, because its list cannot be read while
+// the key works. Its watermarks do not advance, and the run does not try again.
 const PhaseNotListable = "not_listable"
 
-// markNotListableSQL ends the scan of a type whose list is rejected. It inserts a row if the scan
-// could not even start.
+// markNotListableSQL ends the scan of a type whose list cannot be read. It inserts a row if the
+// scan could not even start.
 const markNotListableSQL = `
 INSERT INTO object_scans AS s (run, source, account, object_type, phase, reason, started_at, updated_at)
 	VALUES ($1, $3, $4, $2, 'not_listable', $5, to_timestamp(0), clock_now())
 ON CONFLICT (run, object_type) DO UPDATE SET phase = excluded.phase, reason = excluded.reason, cursor = '',
 	started_at = excluded.started_at, updated_at = excluded.updated_at RETURNING ` + progressColumns
 
-// markNotListable stores that the list of the type is rejected, and the reason. It deletes the
+// markNotListable stores that the list of the type cannot be read, and the reason. It deletes the
 // listed and the missing objects of the type, so no tombstones are written.
 func (s *objectScan) markNotListable(ctx context.Context, reason error) error {
 	return s.change(ctx, "skip a type", func(ctx context.Context, tx pgx.Tx) error {
@@ -39,36 +38,24 @@ func (s *objectScan) markNotListable(ctx context.Context, reason error) error {
 
 // skippedTypes are the types and parts of lists that a scan of all types has skipped.
 type skippedTypes struct {
-	// notListable are the types whose lists are rejected; lastRejection is the last of these
-	// responses.
-	notListable   int
-	lastRejection error
+	// notListable are the types whose lists cannot be read; lastFailure has the reason of the last.
+	notListable int
+	lastFailure error
 	// unmirrored are the types that the mirror has no objects of and whose lists are expensive.
 	// parts are the parts of lists that could not be read.
 	unmirrored, parts int
-	// failure is the error of the lists of other types, nil for none. The run ends with it, once
-	// the remaining types are done.
-	failure error
 }
 
 // addType counts a type that the run has finished.
 func (o *skippedTypes) addType(s *objectScan) {
 	switch s.phase {
 	case PhaseNotListable:
-		o.notListable, o.lastRejection = o.notListable+1, runs.Permanent(&refetch.RejectedError{Text: s.reason})
+		o.notListable, o.lastFailure = o.notListable+1,
+			runs.Permanent(fmt.Errorf("type %s: %s", s.objectType, s.reason))
 	case PhaseSkipped:
 		o.unmirrored++
 	}
 	o.parts += len(s.skipped)
-}
-
-// addFailure records the failure of a type's list.
-func (o *skippedTypes) addFailure(s *objectScan, err error) {
-	err = fmt.Errorf("type %s was skipped: %w", s.objectType, err)
-	if o.failure != nil {
-		err = fmt.Errorf("%w; %w", o.failure, err)
-	}
-	o.failure = err
 }
 
 // counts returns the counts by their names in the run ledger.

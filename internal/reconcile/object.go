@@ -35,13 +35,9 @@ func (w *execution) refetchObject(ctx context.Context) (runs.Status, error) {
 	if errors.Is(err, refetch.ErrNoFetch) {
 		return "", runs.Permanent(fmt.Errorf("source %s, %s: %w", w.Source.Name, w.params.Type, err))
 	}
-	var inconclusive *refetch.InconclusiveListError
-	switch {
-	case refetch.IsOtherObject(err), errors.As(err, new(*refetch.OtherAccountError)),
-		errors.As(err, new(*refetch.MissingUnconfirmedError)):
+	if refetch.IsOtherObject(err) || errors.As(err, new(*refetch.OtherAccountError)) ||
+		errors.As(err, new(*refetch.MissingUnconfirmedError)) {
 		return "", runs.Permanent(err)
-	case errors.As(err, &inconclusive):
-		return "", runs.Permanent(inconclusive.WithAdvice())
 	}
 	if err != nil {
 		return "", err

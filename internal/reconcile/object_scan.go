@@ -45,9 +45,6 @@ type objectScan struct {
 	otherTypes ScanCounts
 	// reportedAt is when the run's counts were last stored.
 	reportedAt time.Time
-	// sawEqualObject: this attempt, with its key, found an object that is equal in the mirror and
-	// at the provider.
-	sawEqualObject bool
 	// manyRepairs: the last step had many repairs, so the next one is small.
 	manyRepairs bool
 	// repeatedPages is how many pages in a row listed nothing new, and repeatedObjects how many
@@ -139,8 +136,8 @@ func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
 		if status, err := s.scanObjects(ctx); errors.As(err, &notReadyErr) {
 			notReady = notReady.sooner(notReadyErr)
 		} else if err != nil {
-			if err := s.skipType(ctx, err, &skipped); err != nil {
-				return "", w.giveUpOnList(ctx, err)
+			if err := s.skipType(ctx, err); err != nil {
+				return "", err
 			}
 		} else if status != runs.Running {
 			return status, nil
@@ -151,43 +148,39 @@ func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
 	if notReady != nil { // the run continues unless only waiting types are left
 		return "", runs.Requeue(min(notReady.wait, w.settings.MaxPollDelay), listNotReady+notReady.reason)
 	}
-	if status, err := w.requestApproval(ctx, skipped.failure); err != nil || status != runs.Running {
+	if status, err := w.requestApproval(ctx); err != nil || status != runs.Running {
 		return status, err
 	}
-	switch {
-	case skipped.failure != nil:
-		return "", w.giveUpOnList(ctx, skipped.failure)
-	case skipped.notListable > 0 && skipped.notListable == len(types)-skipped.unmirrored: // the key can read nothing
-		return "", skipped.lastRejection
+	if skipped.notListable > 0 && skipped.notListable == len(types)-skipped.unmirrored { // the key can read nothing
+		return "", skipped.lastFailure
 	}
 	return w.reportScanned(ctx, total, skipped.counts())
 }
 
-// listError is the error that ended a list.
+// listError: the API's list cannot be used, while other calls may work.
 type listError struct{ error }
 
 func (e *listError) Unwrap() error { return e.error }
 
-// skipType skips a type whose list ended with an error, while the key works otherwise. A key need
-// not have access to everything, and an account need not have every product. It returns the error
-// if the run must end.
-func (s *objectScan) skipType(ctx context.Context, err error, skipped *skippedTypes) error {
-	var listErr *listError
-	var rejectedErr *refetch.RejectedError
-	rejected := errors.As(err, &rejectedErr)
-	if s.params.Type != "" || ctx.Err() != nil || !rejected && !errors.As(err, &listErr) {
+// isListFailure reports whether a list cannot be read: it is rejected, fails repeatedly, or cannot
+// be used.
+func isListFailure(err error) bool {
+	return errors.As(err, new(*refetch.RejectedError)) || errors.As(err, new(*listError))
+}
+
+// skipType skips a type whose list cannot be read, with the reason, while the key works otherwise.
+// A key need not have access to everything, and an account need not have every product. It returns
+// the error if the run must end or be tried again.
+func (s *objectScan) skipType(ctx context.Context, err error) error {
+	if ctx.Err() != nil || !isListFailure(err) {
 		return err
 	}
 	if _, keyErr := s.CheckKey(ctx, s.params.Account); keyErr != nil { // the failure is not limited to the type
 		return keyErr
 	}
-	s.log.Warn("type skipped, because its list cannot be read", "source", s.Source.Name, "type", s.objectType,
-		"rejected", rejected, "error", err)
-	if rejected {
-		return s.markNotListable(ctx, err)
-	}
-	skipped.addFailure(s, err)
-	return nil
+	s.log.Warn("type skipped, because its list cannot be read", "source", s.Source.Name, "type", s.objectType, "error",
+		err)
+	return s.markNotListable(ctx, err)
 }
 
 // reportScanned stores the counts of all types, and the numbers of skipped types and parts.
@@ -268,7 +261,7 @@ func (s *objectScan) scanList(ctx context.Context) (runs.Status, error) {
 		case errors.Is(err, providerapi.ErrExpired):
 			return s.restartExpiredList(ctx, err)
 		case err != nil:
-			return "", &listError{err}
+			return "", err
 		case s.phase != phaseList:
 			return s.report(ctx, true)
 		}
@@ -345,7 +338,6 @@ func (s *objectScan) compareAndRepair(ctx context.Context, items []*item, to *sc
 	if err := s.refetchAndClassify(ctx, filter(toRefetch, s.needsRefetch)); err != nil {
 		return "", err
 	}
-	s.recordEqual(items)
 	if err := s.storeProgress(ctx, to, items); err != nil {
 		return "", err
 	}
@@ -383,10 +375,10 @@ func (s *objectScan) needsRefetch(it *item) bool {
 // restartExpiredList starts a list again whose cursor has expired. cause is the error that says so.
 func (s *objectScan) restartExpiredList(ctx context.Context, cause error) (runs.Status, error) {
 	if s.restarts == maxRestarts {
-		return "", &listError{runs.Permanent(fmt.Errorf("the cursor of the API of source %s for type %s has expired "+
+		return "", &listError{fmt.Errorf("the cursor of the API of source %s for type %s has expired "+
 			"%d times; the API keeps a cursor for a shorter time than its list takes: raise the source's api.rate, "+
 			"or start the run when there is less to do; the last error: %w",
-			s.Source.Name, s.objectType, maxRestarts+1, cause))}
+			s.Source.Name, s.objectType, maxRestarts+1, cause)}
 	}
 	if err := s.restartList(ctx); err != nil {
 		return "", err

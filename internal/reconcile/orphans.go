@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/refetch"
@@ -99,33 +100,36 @@ func (s *objectScan) confirmOrphans(ctx context.Context, ids []string, to *scanP
 }
 
 // checkAllMissing checks that missing objects are really missing, and not only invisible to the
-// key. One check covers all of them, unless the response can differ by object. An object whose
-// check fails becomes unrepaired, and the run goes on.
+// key. One check covers all objects of a place. Where the API lists events, it includes another
+// account check, since the one of the run's start may be old. An object whose check fails becomes
+// unrepaired, and the run goes on.
 func (s *objectScan) checkAllMissing(ctx context.Context, missing []*item) error {
-	reader, perObject := s.Source.Reader.(provider.ObjectCredentialChecker)
+	_, listsEvents := s.Source.Reader.(provider.EventLister)
 	problems := map[string]string{} // by the check: why the object does not count as missing, "" if it does
 	for _, it := range missing {
 		if !it.refetch.Missing {
 			continue
 		}
-		control := it.location.VisibilityCheck
-		if perObject {
-			control = reader.ObjectCredentialCheck(s.Source.Config, s.Source.API, s.params.Account, s.objectType, it.id)
+		place := it.location.VisibilityCheck
+		if !it.location.Located {
+			place = s.PlaceCheck(s.key(it.id))
 		}
-		name := fmt.Sprint(it.location.Located) + control.Path + "?" + control.Query.Encode() + "\n" +
-			string(control.Body)
-		bad, checked := problems[name]
+		name := fmt.Sprint(it.location.Located) + place.Path + "?" + place.Query.Encode() + "\n" + string(place.Body)
+		problem, checked := problems[name]
 		if !checked {
-			err := s.checkMissingAt(ctx, s.key(it.id), it.location)
-			var unconfirmed *refetch.MissingUnconfirmedError
-			if errors.As(err, &unconfirmed) {
-				bad = unconfirmed.Text
-			} else if err != nil {
+			err := s.CheckMissing(ctx, s.key(it.id), it.location, listsEvents)
+			switch {
+			case errors.As(err, new(*refetch.MissingUnconfirmedError)),
+				errors.As(err, new(*refetch.AccountUnverifiedError)):
+				problem = err.Error()
+			case errors.As(err, new(*refetch.OtherAccountError)):
+				return runs.Permanent(err)
+			case err != nil:
 				return err
 			}
-			problems[name] = bad
+			problems[name] = problem
 		}
-		it.problem = bad
+		it.problem = problem
 	}
 	return nil
 }
@@ -212,21 +216,17 @@ func (s *objectScan) writeTombstones(ctx context.Context) (runs.Status, error) {
 
 // nextOrphans returns a batch of the stored missing objects.
 func (s *objectScan) nextOrphans(ctx context.Context) ([]*item, error) {
-	rows, err := s.Pool.Query(ctx, nextOrphansSQL, s.lease.Run.ID, s.objectType, appendBatch)
-	var all []*item
-	if err == nil {
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*item, error) {
-			it := &item{fetchedByID: true, kind: orphan, counted: true}
-			a := &providerapi.Response{}
-			var elapsed int64
-			err := row.Scan(&it.id, &a.Date, &elapsed, &a.Body)
-			a.Date, a.Elapsed = a.Date.UTC(), time.Duration(elapsed)*time.Microsecond
-			it.refetch = s.newRefetch(it.id, a)
-			it.refetch.Body, it.refetch.Missing = a.Body, a.Body == nil
-			s.toInput(it)
-			return it, err
-		})
-	}
+	all, err := postgres.Collect(ctx, s.Pool, func(row pgx.CollectableRow) (*item, error) {
+		it := &item{fetchedByID: true, kind: orphan, counted: true}
+		a := &providerapi.Response{}
+		var elapsed int64
+		err := row.Scan(&it.id, &a.Date, &elapsed, &a.Body)
+		a.Date, a.Elapsed = a.Date.UTC(), time.Duration(elapsed)*time.Microsecond
+		it.refetch = s.newRefetch(it.id, a)
+		it.refetch.Body, it.refetch.Missing = a.Body, a.Body == nil
+		s.toInput(it)
+		return it, err
+	}, nextOrphansSQL, s.lease.Run.ID, s.objectType, appendBatch)
 	if err != nil {
 		return nil, fmt.Errorf("read orphans: %w", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/refetch"
@@ -88,16 +89,13 @@ type Settings struct {
 	// MaxPollDelay is the longest pause between requests for a list that the provider is still
 	// preparing.
 	MaxPollDelay time.Duration
-	// MaxDeferrals is how often in a row a run may be deferred before failing lists fail the run. A
-	// run is deferred for a minute at most, so this is some hours.
-	MaxDeferrals int
 	// WaitReportDelay is how long a run waits for outcomes before its detail says so.
 	WaitReportDelay time.Duration
 }
 
 // DefaultSettings are the shipped settings.
 var DefaultSettings = Settings{InitialInterval: time.Hour, MinInterval: time.Minute, MaxInterval: 24 * time.Hour,
-	RetryDelay: time.Second, MaxPollDelay: time.Minute, MaxDeferrals: 180, WaitReportDelay: 10 * time.Second}
+	RetryDelay: time.Second, MaxPollDelay: time.Minute, WaitReportDelay: 10 * time.Second}
 
 // Runner executes reconciliations.
 type Runner struct {
@@ -112,15 +110,11 @@ type execution struct {
 	lease    *runs.Lease
 	params   Params
 	log      *slog.Logger
-	// wasDeferred: the run was deferred before this attempt because of a failure.
-	wasDeferred bool
 	// pendingCounts are the counts since the last checkpoint. If the process ends there, they are
 	// counted again.
 	pendingCounts map[string]int64
 	// types are the types that a scan goes through.
 	types []string
-	// unverified is set if the account check of a dry run had no result.
-	unverified error
 	// missingKeys are the keys of the missing events of the current interval.
 	missingKeys []string
 }
@@ -133,7 +127,7 @@ func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logge
 			err = runs.Permanent(refetch.PanicError(p))
 		}
 	}()
-	w := &execution{settings: r.Settings, lease: lease, log: log, wasDeferred: lease.ConsecutiveFailures > 0,
+	w := &execution{settings: r.Settings, lease: lease, log: log,
 		pendingCounts: map[string]int64{}}
 	decoder := json.NewDecoder(bytes.NewReader(lease.Params))
 	decoder.DisallowUnknownFields() // an unknown field of a later release may change the meaning of the others
@@ -156,7 +150,11 @@ func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logge
 		}
 	}
 	status, err = w.execute(ctx)
-	return status, w.deferForBudget(w.giveUpOnAbsent(err))
+	var spent *providerapi.MonthlyBudgetError
+	if errors.As(err, &spent) { // the run waits for calls
+		err = runs.Requeue(min(spent.Wait, w.settings.MaxPollDelay), spent.Error())
+	}
+	return status, err
 }
 
 // execute executes the run once the budget allows a call.
@@ -241,10 +239,7 @@ const appendedByRunSQL = `SELECT id FROM events WHERE id = ANY($1::bigint[]) AND
 
 // appendedByRun returns those of some events that this run has appended.
 func (w *execution) appendedByRun(ctx context.Context, ids []int64) ([]int64, error) {
-	rows, err := w.Pool.Query(ctx, appendedByRunSQL, ids, w.lease.Run.ID)
-	if err == nil {
-		ids, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-	}
+	ids, err := postgres.Collect(ctx, w.Pool, pgx.RowTo[int64], appendedByRunSQL, ids, w.lease.Run.ID)
 	if err != nil {
 		return nil, fmt.Errorf("read the events that run %d has appended: %w", w.lease.Run.ID, err)
 	}

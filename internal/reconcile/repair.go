@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/refetch"
@@ -193,10 +194,7 @@ const withoutOutcomeSQL = `SELECT e.id FROM unnest($1::bigint[]) AS e(id) WHERE 
 
 // apply applies events to the mirror, also events that another process appended but did not apply.
 func (s *objectScan) apply(ctx context.Context, ids []int64) error {
-	rows, err := s.Pool.Query(ctx, withoutOutcomeSQL, ids)
-	if err == nil {
-		ids, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-	}
+	ids, err := postgres.Collect(ctx, s.Pool, pgx.RowTo[int64], withoutOutcomeSQL, ids)
 	if err != nil {
 		return fmt.Errorf("find events without an outcome: %w", err)
 	}
@@ -224,13 +222,9 @@ func (s *objectScan) loadOutcomes(ctx context.Context, items []*item) ([]outcome
 	}
 	reasons := map[int64]string{}
 	if len(ids) > 0 {
-		rows, err := s.Pool.Query(ctx, outcomesSQL, ids)
-		if err != nil {
-			return nil, fmt.Errorf("read outcomes: %w", err)
-		}
 		var id int64
 		var status, reason string
-		if _, err := pgx.ForEachRow(rows, []any{&id, &status, &reason}, func() error {
+		if err := postgres.ForEach(ctx, s.Pool, outcomesSQL, []any{ids}, []any{&id, &status, &reason}, func() error {
 			reasons[id] = status + ": " + reason
 			return nil
 		}); err != nil {

@@ -37,10 +37,10 @@ func (w *execution) checkRunAccount(ctx context.Context) (runs.Status, error) {
 		return "", runs.Permanent(err)
 	case !errors.As(err, &unverified):
 		return runs.Running, err
-	case w.params.DryRun: // it appends nothing
-		w.unverified = unverified
-		return runs.Running, nil
+	case w.params.DryRun: // it appends nothing that an operator could approve
+		return "", runs.Permanent(err)
 	case w.lease.IsApproved(w.keyApproval()):
+		w.KeyApproved = true
 		return runs.Running, nil
 	}
 	err = postgres.InTx(ctx, w.Pool, "request approval", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {

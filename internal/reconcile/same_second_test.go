@@ -308,7 +308,7 @@ func (onlyIfMirroredAndThing) Lists(*provider.Source, *provider.API, string) map
 func TestObjectScan_skippedType_staysSkippedForTheRun(t *testing.T) {
 	t.Parallel()
 	b := newMirroredEnv(t, 220, livingObjects)
-	down := func() { b.api.respondTo(errorResponse(http.StatusBadGateway), "/others", "/list") }
+	down := func() { b.api.respondTo(errorResponse(http.StatusTooManyRequests), "/others", "/list") }
 	well := func() {
 		b.api.respondTo(b.foundResponse(`{"things":[]}`), "/others")
 		b.api.respondTo(nil, "/list")

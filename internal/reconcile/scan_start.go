@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -41,10 +42,9 @@ func (s *objectScan) prepare(ctx context.Context) error {
 func (s *objectScan) waitForOpenBatches(ctx context.Context) error {
 	var pending []string // nil: all
 	for {
-		rows, err := s.Pool.Query(ctx, openBatchesSQL, versioning.SourceLock, s.params.Source, pending)
-		if err == nil {
-			pending, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		}
+		var err error
+		pending, err = postgres.Collect(ctx, s.Pool, pgx.RowTo[string], openBatchesSQL, versioning.SourceLock,
+			s.params.Source, pending)
 		if err != nil || len(pending) == 0 {
 			return err
 		}

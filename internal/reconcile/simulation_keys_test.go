@@ -106,7 +106,7 @@ func (l *simulation) setKey(to keyState, run int64) {
 	l.fake.SetFaults(f)
 	l.keyLock.Lock()
 	defer l.keyLock.Unlock()
-	if to != l.key && to != keyRevoked && l.key != keyRevoked { // a new configuration comes with another key
+	if to != l.key { // a new configuration comes with another key
 		l.runner.ResetAccountChecks()
 	}
 	l.key, l.keyRun = to, run

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"math"
@@ -10,11 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/refetch"
 )
@@ -227,14 +226,20 @@ func (o *StateMetrics) load(ctx context.Context, pool *pgxpool.Pool) (values []s
 	}
 	var name, subject string
 	var until float64
-	if err := forEachRow(ctx, pool, completenessStatsSQL, []any{names, excluded.sources, excluded.accounts},
-		[]any{&name, &subject, &until}, func() { add(completeUntilDesc, until, name, subject) }); err != nil {
+	if err := postgres.ForEach(ctx, pool, completenessStatsSQL, []any{names, excluded.sources, excluded.accounts},
+		[]any{&name, &subject, &until}, func() error {
+			add(completeUntilDesc, until, name, subject)
+			return nil
+		}); err != nil {
 		return nil, err
 	}
 	var d driftStats
-	if err := forEachRow(ctx, pool, driftStatsSQL, []any{names, excluded.sources, excluded.accounts},
+	if err := postgres.ForEach(ctx, pool, driftStatsSQL, []any{names, excluded.sources, excluded.accounts},
 		[]any{&d.source, &d.objectType, &d.missing, &d.mirrorOlder, &d.mirrorNewer, &d.contentDiffers, &d.orphans,
-			&d.checked, &d.notListed, &d.repaired, &d.unrepaired}, func() { d.add(add) }); err != nil {
+			&d.checked, &d.notListed, &d.repaired, &d.unrepaired}, func() error {
+			d.add(add)
+			return nil
+		}); err != nil {
 		return nil, err
 	}
 	calls, err := providerapi.MonthlyCalls(ctx, pool, names)
@@ -245,18 +250,6 @@ func (o *StateMetrics) load(ctx context.Context, pool *pgxpool.Pool) (values []s
 		add(monthlyCallsDesc, n, source)
 	}
 	return values, nil
-}
-
-// forEachRow runs a query of several rows.
-func forEachRow(ctx context.Context, pool *pgxpool.Pool, sql string, args, into []any, use func()) error {
-	rows, err := pool.Query(ctx, sql, args...)
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, into, func() error { use(); return nil })
-	}
-	if err != nil {
-		return fmt.Errorf("read metrics: %w", err)
-	}
-	return nil
 }
 
 // driftStats is a row of driftStatsSQL.
@@ -283,8 +276,8 @@ func (o *StateMetrics) loadExcluded(ctx context.Context, pool *pgxpool.Pool,
 	numbers := slices.Sorted(maps.Keys(all))
 	disconnected := map[sourceAccount]bool{}
 	var one sourceAccount
-	if err := forEachRow(ctx, pool, disconnectedAllSQL, []any{numbers}, []any{&one.Source, &one.Account},
-		func() { disconnected[one] = true }); err != nil {
+	if err := postgres.ForEach(ctx, pool, disconnectedAllSQL, []any{numbers}, []any{&one.Source, &one.Account},
+		func() error { disconnected[one] = true; return nil }); err != nil {
 		return w, err
 	}
 	for _, number := range numbers {
@@ -297,11 +290,12 @@ func (o *StateMetrics) loadExcluded(ctx context.Context, pool *pgxpool.Pool,
 		add(excludedDesc, float64(len(s.ExcludedAccounts)), s.Name, excludedByConfig)
 		add(excludedDesc, float64(n), s.Name, Disconnected)
 	}
-	err = forEachRow(ctx, pool, knownAccountsSQL, []any{numbers}, []any{&one.Source, &one.Account}, func() {
+	err = postgres.ForEach(ctx, pool, knownAccountsSQL, []any{numbers}, []any{&one.Source, &one.Account}, func() error {
 		if s := all[one.Source]; excludes(s, one.Account) ||
 			disconnected[sourceAccount{one.Source, providerAccount(s, one.Account)}] {
 			w.sources, w.accounts = append(w.sources, one.Source), append(w.accounts, one.Account)
 		}
+		return nil
 	})
 	return w, err
 }

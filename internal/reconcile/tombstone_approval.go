@@ -93,19 +93,17 @@ const (
 )
 
 // requestApproval requests approval for the tombstones of all waiting types, once no other type can
-// be scanned. failure is the error of other types, which are retried after the approval.
-func (w *execution) requestApproval(ctx context.Context, failure error) (runs.Status, error) {
-	rows, err := w.Pool.Query(ctx, awaitingApprovalSQL, w.lease.Run.ID)
+// be scanned.
+func (w *execution) requestApproval(ctx context.Context) (runs.Status, error) {
 	var objectType string
 	var count int64
 	counts := map[string]int64{}
 	var types []string
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&objectType, &count}, func() error {
+	err := postgres.ForEach(ctx, w.Pool, awaitingApprovalSQL, []any{w.lease.Run.ID}, []any{&objectType, &count},
+		func() error {
 			types, counts[objectType] = append(types, objectType), count
 			return nil
 		})
-	}
 	if err != nil {
 		return "", fmt.Errorf("read which types wait for approval: %w", err)
 	}
@@ -122,9 +120,6 @@ func (w *execution) requestApproval(ctx context.Context, failure error) (runs.St
 	detail := fmt.Sprintf("%s are in the mirror and missing in the API of source %s: an operator must approve so many "+
 		"deletions (postern runs approve %d --reason TEXT); does the key belong to the account of the mirror?",
 		strings.Join(types, ", "), w.Source.Name, w.lease.Run.ID)
-	if failure != nil {
-		detail += " Other types failed and are retried then: " + failure.Error()
-	}
 	err = postgres.InTx(ctx, w.Pool, "request approval", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		if err := w.lease.RequestApproval(ctx, tx, tombstoneApproval, detail); err != nil {
 			return err

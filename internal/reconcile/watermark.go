@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -165,13 +166,10 @@ func Watermarks(ctx context.Context, pool *pgxpool.Pool, source int32, cursor st
 		return page, err
 	}
 	first, last := events.SourceInterval(source)
-	rows, err := pool.Query(ctx, watermarksSQL, after, account, subject, first, last, limit)
-	if err == nil {
-		page.Items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Completeness, err error) {
-			return p, row.Scan(&p.sourceNumber, &p.Source, &p.Account, &p.Subject, &p.Since, &p.Until, &p.Run, &p.At,
-				&p.NotListableRun, &p.NotListableReason, &p.DisconnectedSince, &p.DisconnectedReason)
-		})
-	}
+	page.Items, err = postgres.Collect(ctx, pool, func(row pgx.CollectableRow) (p Completeness, err error) {
+		return p, row.Scan(&p.sourceNumber, &p.Source, &p.Account, &p.Subject, &p.Since, &p.Until, &p.Run, &p.At,
+			&p.NotListableRun, &p.NotListableReason, &p.DisconnectedSince, &p.DisconnectedReason)
+	}, watermarksSQL, after, account, subject, first, last, limit)
 	if err != nil {
 		return page, fmt.Errorf("list watermarks: %w", err)
 	}

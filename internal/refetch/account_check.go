@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -235,12 +236,8 @@ func (f *Fetcher) requestSampleEvent(ctx context.Context, account string, e *pro
 // loadSampleEvents returns some events with their bodies, the newest first.
 func (f *Fetcher) loadSampleEvents(ctx context.Context, below int64, tenants []string, since,
 	until time.Time) ([]events.Record, error) {
-	rows, err := f.Pool.Query(ctx, sampleEventsSQL, below, f.Source.Number, tenants, since, until, sampleScanLimit,
-		sampleBatch)
-	var ids []int64
-	if err == nil {
-		ids, err = pgx.CollectRows(rows, pgx.RowTo[int64])
-	}
+	ids, err := postgres.Collect(ctx, f.Pool, pgx.RowTo[int64], sampleEventsSQL, below, f.Source.Number, tenants, since,
+		until, sampleScanLimit, sampleBatch)
 	if err != nil {
 		return nil, fmt.Errorf("read events that webhooks brought: %w", err)
 	}
@@ -368,14 +365,9 @@ type sampleObject struct {
 // loadSampleObjects returns the objects to look up, in their order.
 func (f *Fetcher) loadSampleObjects(ctx context.Context, tenants []string, exclude versioning.Key) ([]sampleObject,
 	error) {
-	rows, err := f.Pool.Query(ctx, sampleObjectsSQL, f.Source.Number, tenants, exclude.Account, exclude.Type,
-		exclude.ID, f.sharedTypes())
-	var all []sampleObject
-	if err == nil {
-		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w sampleObject, err error) {
-			return w, row.Scan(&w.Account, &w.Type, &w.ID, &w.fromWebhook)
-		})
-	}
+	all, err := postgres.Collect(ctx, f.Pool, func(row pgx.CollectableRow) (w sampleObject, err error) {
+		return w, row.Scan(&w.Account, &w.Type, &w.ID, &w.fromWebhook)
+	}, sampleObjectsSQL, f.Source.Number, tenants, exclude.Account, exclude.Type, exclude.ID, f.sharedTypes())
 	if err != nil {
 		return nil, fmt.Errorf("read sample objects for the account check: %w", err)
 	}
@@ -395,11 +387,7 @@ SELECT account FROM a WHERE account IS NOT NULL`
 
 // MirroredAccounts returns the accounts of a source's mirrored objects.
 func MirroredAccounts(ctx context.Context, pool *pgxpool.Pool, source int32) ([]string, error) {
-	rows, err := pool.Query(ctx, mirroredAccountsSQL, source)
-	var all []string
-	if err == nil {
-		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
-	}
+	all, err := postgres.Collect(ctx, pool, pgx.RowTo[string], mirroredAccountsSQL, source)
 	if err != nil {
 		return nil, fmt.Errorf("list mirrored accounts: %w", err)
 	}

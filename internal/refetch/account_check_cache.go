@@ -54,12 +54,13 @@ func (s *accountCheckCache) store(key sourceKey, check accountCheck, generation 
 	s.entries[key] = check
 }
 
-// lookup returns a cached check. A check whose sample is the missing object does not count.
-func (s *accountCheckCache) lookup(key sourceKey, missing versioning.Key) (check accountCheck, ok bool) {
+// isVerified reports whether a successful check is cached. A check whose sample is the missing
+// object does not count.
+func (s *accountCheckCache) isVerified(key sourceKey, missing versioning.Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	check, ok = s.entries[key]
-	return check, ok && time.Now().Before(check.validUntil) && (check.sample == nil || *check.sample != missing)
+	check, ok := s.entries[key]
+	return ok && time.Now().Before(check.validUntil) && (check.sample == nil || *check.sample != missing)
 }
 
 // ResetAccountChecks deletes all successful checks, because the key may have lost access or is

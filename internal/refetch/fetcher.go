@@ -20,11 +20,6 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// AbsentError: the call that checks the key finds nothing.
-type AbsentError struct{ text string }
-
-func (e *AbsentError) Error() string { return e.text }
-
 // manualKey returns the key of a manual refetch. It is a separate event, so that the log records
 // the operator and the reason even if another refetch has found the same state.
 func manualKey(refetch string, verification []byte) string {
@@ -81,6 +76,8 @@ type Fetcher struct {
 	manual bool
 	// ByOperator: an operator named the object to refetch.
 	ByOperator bool
+	// KeyApproved: an operator accepts the key, although no account check succeeded.
+	KeyApproved bool
 	// Overwrite is set if the refetch wins over all local history; nil if it does not.
 	Overwrite *provider.Overwrite
 }
@@ -139,7 +136,7 @@ type RejectedError struct {
 func (e *RejectedError) Error() string { return e.Text }
 
 // Refetch reads an object from the API and returns the event to append. A missing object counts as
-// deleted only if checkMissing succeeds.
+// deleted only if CheckMissing succeeds.
 func (f *Fetcher) Refetch(ctx context.Context, k versioning.Key) (*events.Delivery, error) {
 	location, ok, err := f.Locate(ctx, k, nil)
 	if err != nil {
@@ -160,7 +157,7 @@ func (f *Fetcher) Refetch(ctx context.Context, k versioning.Key) (*events.Delive
 		Date: a.Date.Add(a.Unmeasured), Elapsed: a.Elapsed + 2*a.Unmeasured, Lag: f.Source.Reader.Lag(),
 		Overwrite: f.Overwrite}
 	if a.Verdict.Kind == provider.Missing {
-		if err := f.checkMissing(ctx, k, location); err != nil {
+		if err := f.CheckMissing(ctx, k, location, false); err != nil {
 			return nil, err
 		}
 		refetched.Missing, refetched.Body = true, nil
@@ -221,9 +218,9 @@ func (f *Fetcher) checkFound(ctx context.Context, call provider.Call) (*provider
 	case err != nil:
 		return nil, err
 	case a.Verdict.Kind != provider.Found:
-		return nil, &AbsentError{fmt.Sprintf("the API of source %s does not find the resource that checks the key: "+
+		return nil, runs.Permanent(fmt.Errorf("the API of source %s does not find the resource that checks the key: "+
 			"%s; check base_url and, for a described API, control, and check that the account still belongs to the key",
-			f.Source.Name, a.Verdict.Detail)}
+			f.Source.Name, a.Verdict.Detail))
 	case a.Date.IsZero():
 		return nil, f.NoDateError()
 	}

@@ -5,71 +5,75 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
-
-// checkAccountFor checks the account after a refetch has found nothing. If an operator named the
-// object, a check without a result is no error.
-func (f *Fetcher) checkAccountFor(ctx context.Context, k versioning.Key) (verified bool, err error) {
-	verified, err = f.CheckAccount(ctx, k.Account, k)
-	var unverified *AccountUnverifiedError
-	switch {
-	case !errors.As(err, &unverified):
-		return verified, err
-	case f.ByOperator:
-		return false, nil
-	}
-	return false, fmt.Errorf("%w. The API reports %s %s as missing too; without that proof it does not count as "+
-		"deleted. If the key is right, run postern refetches add, which accepts the result", err, k.Type, k.ID)
-}
-
-// checkMissing checks that an object is missing, as a refetch has reported. It uses a cached
-// account check, unless the API's responses contradict it.
-func (f *Fetcher) checkMissing(ctx context.Context, k versioning.Key, location Location) (err error) {
-	k.Source = f.Source.Number
-	check, cached := f.accountChecks.lookup(sourceKey{f.Source, k.Account}, k)
-	verified := cached
-	if !cached {
-		if verified, err = f.checkAccountFor(ctx, k); err != nil {
-			return err
-		}
-	}
-	err = f.CheckMissingAt(ctx, k, location)
-	var inconclusive *InconclusiveListError
-	if err == nil || errors.As(err, &inconclusive) && verified &&
-		(!cached || inconclusive.ListEmpty && check.sample != nil) {
-		return nil
-	}
-	f.ResetAccountChecks()
-	if inconclusive == nil || !cached {
-		return err
-	}
-	verifiedAgain, failure := f.checkAccountFor(ctx, k) // the cached check is from earlier
-	if verifiedAgain || failure != nil {
-		return failure
-	}
-	return err
-}
-
-const countStoredKeysSQL = `
-SELECT count(*) FROM unnest($2::bytea[]) AS d(key) CROSS JOIN LATERAL (SELECT k.id FROM event_keys k WHERE k.source = $1
-	AND k.key = d.key LIMIT 1) k`
-
-// CheckMissingAt checks that an object is missing at its location, and not only invisible to the
-// key.
-func (f *Fetcher) CheckMissingAt(ctx context.Context, k versioning.Key, at Location) error {
-	if at.Located {
-		return f.checkListVisible(ctx, k, at.VisibilityCheck)
-	}
-	return f.checkAccountVisible(ctx, k)
-}
 
 // MissingUnconfirmedError: the check that an object is missing did not succeed.
 type MissingUnconfirmedError struct{ Text string }
 
 func (e *MissingUnconfirmedError) Error() string { return e.Text }
+
+// CheckMissing checks that an object is missing, as the API has reported: the key belongs to the
+// account of the log and the mirror, and can see the object's place. A cached account check is
+// enough unless again is set. Errors: *MissingUnconfirmedError, *OtherAccountError,
+// *AccountUnverifiedError.
+func (f *Fetcher) CheckMissing(ctx context.Context, k versioning.Key, at Location, again bool) error {
+	k.Source = f.Source.Number
+	cached := !again && f.accountChecks.isVerified(sourceKey{f.Source, k.Account}, k)
+	if !cached && !f.KeyApproved {
+		verified, err := f.checkAccountOfMissing(ctx, k)
+		_, listsEvents := f.Source.Reader.(provider.EventLister)
+		if err != nil || verified && listsEvents && !at.Located { // the key has just found an event or an object
+			return err
+		}
+	}
+	err := f.checkPlaceVisible(ctx, k, at)
+	if err != nil {
+		f.ResetAccountChecks()
+	}
+	return err
+}
+
+// checkAccountOfMissing checks the account after the API has reported an object as missing. An
+// operator who named the object accepts that the check has no result. Where the API lists events,
+// the mirror and the log must have a sample otherwise.
+func (f *Fetcher) checkAccountOfMissing(ctx context.Context, k versioning.Key) (verified bool, err error) {
+	verified, err = f.CheckAccount(ctx, k.Account, k)
+	_, listsEvents := f.Source.Reader.(provider.EventLister)
+	switch unverified := errors.As(err, new(*AccountUnverifiedError)); {
+	case f.ByOperator && unverified:
+		return false, nil
+	case unverified:
+		return false, fmt.Errorf("%w. The API reports %s %s as missing too; without that proof it does not count as "+
+			"deleted. If the key is right, run postern refetches add, which accepts the result", err, k.Type, k.ID)
+	case err == nil && !verified && listsEvents && !f.ByOperator:
+		return false, &MissingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, and "+
+			"nothing shows that the key belongs to the account and mode of the log. So the object does not count as "+
+			"deleted: change anything in the account that sends a webhook to this source, or run postern refetches "+
+			"add, "+
+			"which accepts the result", f.Source.Name)}
+	}
+	return verified, err
+}
+
+// checkPlaceVisible checks that the key can see the place of a missing object.
+func (f *Fetcher) checkPlaceVisible(ctx context.Context, k versioning.Key, at Location) error {
+	if at.Located {
+		return f.checkListVisible(ctx, k, at.VisibilityCheck)
+	}
+	_, err := f.checkFound(ctx, f.PlaceCheck(k))
+	return err
+}
+
+// PlaceCheck returns the call that finds something if the key can see the place of an object that
+// is read by its id.
+func (f *Fetcher) PlaceCheck(k versioning.Key) provider.Call {
+	if perObject, ok := f.Source.Reader.(provider.ObjectCredentialChecker); ok {
+		return perObject.ObjectCredentialCheck(f.Source.Config, f.Source.API, k.Account, k.Type, k.ID)
+	}
+	return f.Source.Reader.CredentialCheck(f.Source.API, k.Account)
+}
 
 // checkListVisible checks that the key could see an object at its location. Otherwise the error is
 // a *MissingUnconfirmedError.
@@ -92,64 +96,4 @@ func (f *Fetcher) checkListVisible(ctx context.Context, k versioning.Key, visibi
 			"that it would be in too, so it does not count as deleted; may the key read that list?", f.Source.Name)}
 	}
 	return err
-}
-
-// InconclusiveListError: no event in the API's list shows which account the key belongs to.
-type InconclusiveListError struct {
-	Text string
-	// ListEmpty: the list has no events. Otherwise the log lacks the newest listed event: its type
-	// is not subscribed, it is on its way, or it belongs to another account.
-	ListEmpty bool
-}
-
-func (e *InconclusiveListError) Error() string { return e.Text }
-
-// WithAdvice adds what the operator can do.
-func (e *InconclusiveListError) WithAdvice() error {
-	return fmt.Errorf("%w. Nothing else shows it either, so the object does not count as deleted: change anything in "+
-		"the account that sends a webhook to this source, and try again", e)
-}
-
-// checkAccountVisible checks that the key belongs to the account of the log. If the API lists
-// events, one of the newest must be in the log; else the error is an *InconclusiveListError. With a
-// key of another account every object would be missing.
-func (f *Fetcher) checkAccountVisible(ctx context.Context, k versioning.Key) error {
-	call := f.Source.Reader.CredentialCheck(f.Source.API, k.Account)
-	if perObject, ok := f.Source.Reader.(provider.ObjectCredentialChecker); ok {
-		call = perObject.ObjectCredentialCheck(f.Source.Config, f.Source.API, k.Account, k.Type, k.ID)
-	}
-	a, err := f.checkFound(ctx, call)
-	lister, ok := f.Source.Reader.(provider.EventLister)
-	if err != nil || !ok {
-		return err
-	}
-	bodies, _, err := lister.EventPage(f.WebhookAccount(k.Account), a.Body)
-	if err != nil {
-		return fmt.Errorf("source %s: %w", f.Source.Name, f.MaskError(err))
-	}
-	if len(bodies) == 0 {
-		return &InconclusiveListError{fmt.Sprintf("the API of source %s reports an object as missing, and lists no "+
-			"more events that would show that the key belongs to the account and mode of the log", f.Source.Name), true}
-	}
-	var keys [][]byte
-	for _, body := range bodies {
-		identified, err := f.Source.Provider.Identify(f.Source.Config, &provider.Delivery{Body: body})
-		if err != nil {
-			continue // of an account that the source does not accept
-		}
-		for _, e := range identified {
-			digest := events.KeyDigest(e.Key)
-			keys = append(keys, digest[:])
-		}
-	}
-	var stored int64
-	if err := f.Pool.QueryRow(ctx, countStoredKeysSQL, f.Source.Number, keys).Scan(&stored); err != nil {
-		return fmt.Errorf("look for %d keys: %w", len(keys), err)
-	}
-	if stored == 0 {
-		return &InconclusiveListError{fmt.Sprintf("the API of source %s reports an object as missing, and the newest "+
-			"event that it lists is not in the log; it would show that the key belongs to the account and mode of "+
-			"the log", f.Source.Name), false}
-	}
-	return nil
 }

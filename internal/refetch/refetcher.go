@@ -14,6 +14,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -221,13 +222,10 @@ SELECT t.account, t.object_type, t.object_id, t.requested_by, t.reason, t.reques
   	AND o.object_id = t.object_id LIMIT 1) o ON true`
 
 func (h *SourceRefetcher) leaseRequests(ctx context.Context) ([]refetchRequest, error) {
-	rows, err := h.Pool.Query(ctx, leaseRequestsSQL, h.Source.Number, h.concurrency(), h.refetcher.ID, h.Limits.Lease)
-	if err != nil {
-		return nil, fmt.Errorf("lease refetch requests: %w", err)
-	}
 	var all []refetchRequest
 	one := refetchRequest{key: versioning.Key{Source: h.Source.Number}}
-	_, err = pgx.ForEachRow(rows, []any{&one.key.Account, &one.key.Type, &one.key.ID, &one.requestedBy, &one.reason,
+	err := postgres.ForEach(ctx, h.Pool, leaseRequestsSQL, []any{h.Source.Number, h.concurrency(), h.refetcher.ID,
+		h.Limits.Lease}, []any{&one.key.Account, &one.key.Type, &one.key.ID, &one.requestedBy, &one.reason,
 		&one.requestedAt, &one.attempts, &one.missedChange, &one.refetchAfter}, func() error {
 		all = append(all, one)
 		return nil
@@ -259,7 +257,7 @@ func (h *SourceRefetcher) process(ctx context.Context, one refetchRequest) (err 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if reason := one.suspendReason(err); reason != nil {
+	if reason := suspendReason(err); reason != nil {
 		return h.suspend(ctx, one, suspension{reason: reason, refetchAfter: one.refetchAfter})
 	}
 	var spent *providerapi.MonthlyBudgetError

@@ -93,11 +93,8 @@ func Requests(ctx context.Context, pool *pgxpool.Pool, source int32, cursor stri
 		return page, err
 	}
 	first, last := events.SourceInterval(source)
-	rows, err := pool.Query(ctx, listRefetchRequestsSQL, after, account, objectType, id, first, last, limit,
-		noProcessorReport, noReadableAPI)
-	if err == nil {
-		page.Items, err = pgx.CollectRows(rows, scanRefetchRequest)
-	}
+	page.Items, err = postgres.Collect(ctx, pool, scanRefetchRequest, listRefetchRequestsSQL, after, account,
+		objectType, id, first, last, limit, noProcessorReport, noReadableAPI)
 	if err != nil {
 		return page, fmt.Errorf("list refetch requests: %w", err)
 	}

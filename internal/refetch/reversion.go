@@ -4,8 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -22,17 +21,14 @@ WHERE o.version_seen > 0 AND NOT o.version_final`
 // always. No newer state is lost, and a refetch that becomes stale leaves another one pending.
 func (f *Fetcher) SeenVersions(ctx context.Context, typeKey versioning.Key, ids []string) (map[string]*versioning.Row,
 	error) {
-	rows, err := f.Pool.Query(ctx, seenVersionsSQL, f.Source.Number, typeKey.Account, typeKey.Type, ids)
 	seen := map[string]*versioning.Row{}
-	if err == nil {
-		var id string
-		var v versioning.Version
-		_, err = pgx.ForEachRow(rows, []any{&id, &v.At, &v.Seen, &v.Rank}, func() error {
+	var id string
+	var v versioning.Version
+	if err := postgres.ForEach(ctx, f.Pool, seenVersionsSQL, []any{f.Source.Number, typeKey.Account, typeKey.Type, ids},
+		[]any{&id, &v.At, &v.Seen, &v.Rank}, func() error {
 			seen[id] = &versioning.Row{Version: v}
 			return nil
-		})
-	}
-	if err != nil {
+		}); err != nil {
 		return nil, fmt.Errorf("read the versions of %d objects of type %s: %w", len(ids), typeKey.Type, err)
 	}
 	return seen, nil

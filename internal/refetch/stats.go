@@ -6,6 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Stats are the numbers of a source's refetch requests.
@@ -24,10 +26,7 @@ FROM sources s LEFT JOIN refetch_requests h ON h.source = s.number WHERE s.name 
 
 // ReadStats returns the numbers of the refetch requests of some sources.
 func ReadStats(ctx context.Context, pool *pgxpool.Pool, sources []string) (all []Stats, err error) {
-	rows, err := pool.Query(ctx, refetchStatsSQL, sources)
-	if err == nil {
-		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Stats])
-	}
+	all, err = postgres.Collect(ctx, pool, pgx.RowToStructByPos[Stats], refetchStatsSQL, sources)
 	if err != nil {
 		return nil, fmt.Errorf("count refetch requests: %w", err)
 	}

@@ -28,14 +28,9 @@ var errOlderState = fmt.Errorf("%s than the mirror has, again and again: the pro
 	versioning.ReasonOlderVersion)
 
 // suspendReason returns why no refetch is possible until something changes, nil if another attempt
-// may succeed. A request for a missed change is retried instead: its object is not ambiguous, so a
-// suspended request would be deleted.
-func (one *refetchRequest) suspendReason(err error) error {
-	var inconclusive *InconclusiveListError
+// may succeed.
+func suspendReason(err error) error {
 	switch {
-	case errors.As(err, &inconclusive) && inconclusive.ListEmpty && (!one.missedChange || one.requestedBy != ""):
-		return fmt.Errorf("%w, and no refetch is tried until a processor starts; the object's next event removes the "+
-			"ambiguity", inconclusive.WithAdvice())
 	case errors.Is(err, ErrNoFetch):
 		return errNoFetchUntilChange
 	case IsOtherObject(err):

@@ -34,7 +34,7 @@ func reconcileMutants() []mutant {
 			"append(hand, it.kind.wrong() && !s.order.DryRun)", "append(hand, it.kind.wrong() && s.order.DryRun)"),
 		one("accepts that an object is missing without an account check",
 			"Refetch_missingObject_needsAccountCheck",
-			"if err := f.missing(ctx, k, at); err != nil {\nreturn nil, err\n}\nl.Missing, l.Body = true, nil",
+			"if err := f.missing(ctx, k, at, false); err != nil {\nreturn nil, err\n}\nl.Missing, l.Body = true, nil",
 			"l.Missing, l.Body = true, nil"),
 		one("continues with a key of another account", "AccountCheck_otherAccountKey_failsTheRun",
 			"case errors.As(err, &foreign):\nreturn \"\", runs.Refuse(err)\ncase !errors.As(err, &unshown):",
