@@ -107,17 +107,13 @@ func (k *TokenCache) refresh(ctx context.Context) error {
 }
 
 func readTokens(ctx context.Context, db postgres.DB) ([]cachedToken, error) {
-	rows, err := db.Query(ctx, readTokensSQL)
-	if err != nil {
-		return nil, fmt.Errorf("read tokens: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t cachedToken, err error) {
+	all, err := postgres.Collect(ctx, db, func(row pgx.CollectableRow) (t cachedToken, err error) {
 		var expires *time.Time
 		if err = row.Scan(&t.name, &t.role, &t.digest, &expires, &t.usedOn); err == nil && expires != nil {
 			t.expires = *expires
 		}
 		return t, err
-	})
+	}, readTokensSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read tokens: %w", err)
 	}

@@ -328,19 +328,18 @@ func findConcurrentDuplicates(ctx context.Context, conn *pgx.Conn, batch []Deliv
 	if len(missing) == 0 {
 		return nil
 	}
-	res, err := conn.Query(ctx, concurrentDuplicatesSQL, sources, keys)
-	if err != nil {
-		return err
-	}
 	n := 0
 	var id int64
 	var fingerprint []byte
-	if _, err = pgx.ForEachRow(res, []any{&id, &fingerprint}, func() error {
-		// it was committed after the statement that checked for a standby
-		missing[n].receipt.ID, missing[n].fingerprint, missing[n].mayLackStandby = id, bytes.Clone(fingerprint), true
-		n++
-		return nil
-	}); err == nil && n != len(missing) {
+	err := postgres.ForEach(ctx, conn, concurrentDuplicatesSQL, []any{sources, keys}, []any{&id, &fingerprint},
+		func() error {
+			// it was committed after the statement that checked for a standby
+			missing[n].receipt.ID, missing[n].fingerprint, missing[n].mayLackStandby = id, bytes.Clone(fingerprint),
+				true
+			n++
+			return nil
+		})
+	if err == nil && n != len(missing) {
 		err = fmt.Errorf("%d concurrent duplicates found of %d", n, len(missing))
 	}
 	return err

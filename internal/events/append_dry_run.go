@@ -6,9 +6,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -98,17 +98,12 @@ func lookUpKeys(ctx context.Context, pool *pgxpool.Pool, batch []Delivery, rows 
 		sources[i], keys[i] = batch[r.delivery].Source, r.digest[:]
 		r.fingerprint = batch[r.delivery].Events[r.index].Fingerprint[:]
 	}
-	found, err := pool.Query(ctx, keysSQL, sources, keys)
-	if err != nil {
-		return err
-	}
 	var n int
 	var id int64
 	var fingerprint []byte
-	_, err = pgx.ForEachRow(found, []any{&n, &id, &fingerprint}, func() error {
+	return postgres.ForEach(ctx, pool, keysSQL, []any{sources, keys}, []any{&n, &id, &fingerprint}, func() error {
 		r := rows[n-1]
 		r.receipt.ID, r.receipt.Duplicate, r.fingerprint = id, true, bytes.Clone(fingerprint)
 		return nil
 	})
-	return err
 }

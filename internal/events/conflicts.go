@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Conflict is a delivery with a stored key and different content. The event keeps the first
@@ -67,46 +69,30 @@ ORDER BY c.id DESC LIMIT $9`
 // ListConflicts returns a page of conflicts, the newest first. Errors: ErrInvalid.
 func ListConflicts(ctx context.Context, pool *pgxpool.Pool, f ConflictFilter, cursor string, limit int) (Page[Conflict],
 	error) {
-	var page Page[Conflict]
-	limit, err := PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	below, first := int64(math.MaxInt64), int64(0)
-	if err := ReadCursor(cursor, &below); err != nil {
-		return page, err
-	}
-	err = pool.QueryRow(ctx, conflictPageStartSQL, below, maxScannedRows-1).Scan(&first)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return page, fmt.Errorf("list conflicts: %w", err)
-	}
-	rows, err := pool.Query(ctx, conflictsSQL, below, first, NilIfZero(f.Source), f.Account, like(f.Type),
-		NilIfZero(f.Key), NilIfZero(f.Since), NilIfZero(f.Until), limit)
-	if err == nil {
-		page.Items, err = pgx.CollectRows(rows, scanConflict)
-	}
-	if err != nil {
-		return page, fmt.Errorf("list conflicts: %w", err)
-	}
-	switch {
-	case len(page.Items) == limit:
-		page.Next = MakeCursor(page.Items[limit-1].ID)
-	case first > 0:
+	var first int64
+	page, err := ReadPage("list conflicts", cursor, limit, int64(math.MaxInt64),
+		func(c *Conflict) int64 { return c.ID },
+		func(below int64, limit int) ([]Conflict, error) {
+			err := pool.QueryRow(ctx, conflictPageStartSQL, below, maxScannedRows-1).Scan(&first)
+			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+				return nil, err
+			}
+			return postgres.Collect(ctx, pool, scanConflict, conflictsSQL, below, first, NilIfZero(f.Source), f.Account,
+				like(f.Type), NilIfZero(f.Key), NilIfZero(f.Since), NilIfZero(f.Until), limit)
+		})
+	if err == nil && page.Next == "" && first > 0 {
 		page.Next = MakeCursor(first)
 	}
-	return page, nil
+	return page, err
 }
 
 // ShowConflict returns one conflict with headers, verification and body. Errors: ErrNotFound.
 func ShowConflict(ctx context.Context, pool *pgxpool.Pool, id int64) (*ConflictDetail, error) {
-	c := &ConflictDetail{}
-	rows, err := pool.Query(ctx, conflictByIDSQL, id)
-	if err == nil {
-		c.Conflict, err = pgx.CollectExactlyOneRow(rows, scanConflict)
-	}
+	found, err := postgres.CollectOne(ctx, pool, scanConflict, conflictByIDSQL, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("conflict %d: %w", id, ErrNotFound)
 	}
+	c := &ConflictDetail{Conflict: found}
 	var body []byte
 	if err == nil {
 		err = pool.QueryRow(ctx, conflictContentSQL, id).Scan(&c.Headers, &c.Verification, &body)
@@ -119,11 +105,7 @@ func ShowConflict(ctx context.Context, pool *pgxpool.Pool, id int64) (*ConflictD
 }
 
 func listConflictsOf(ctx context.Context, pool *pgxpool.Pool, event int64) ([]Conflict, error) {
-	rows, err := pool.Query(ctx, conflictsOfEventSQL, event)
-	if err != nil {
-		return nil, fmt.Errorf("list conflicts of event %d: %w", event, err)
-	}
-	found, err := pgx.CollectRows(rows, scanConflict)
+	found, err := postgres.Collect(ctx, pool, scanConflict, conflictsOfEventSQL, event)
 	if err != nil {
 		return nil, fmt.Errorf("list conflicts of event %d: %w", event, err)
 	}

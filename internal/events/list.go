@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Filter selects events; a zero field selects all.
@@ -71,8 +72,16 @@ type Item struct {
 	Redacted bool `json:"redacted"`
 }
 
-// The three ways to walk the log backwards: by id, by the objects that events were applied to, and
-// by dead outcomes. Each statement finds the end of a window of maxScannedRows rows.
+// windowSQL are the three ways to walk the log in one direction: by id, by the objects that events
+// were applied to, and by dead outcomes. Each statement finds the end of a window of maxScannedRows
+// rows.
+type windowSQL struct{ all, byObjects, dead string }
+
+var (
+	backwards = windowSQL{listWindowSQL, listObjectsWindowSQL, listDeadWindowSQL}
+	forwards  = windowSQL{walkWindowSQL, walkObjectsWindowSQL, walkDeadWindowSQL}
+)
+
 const (
 	listWindowSQL = `SELECT id FROM events WHERE id < $1 AND id >= $2 ORDER BY id DESC OFFSET $3 LIMIT 1`
 
@@ -104,34 +113,25 @@ const (
 
 // List returns a page of events, the newest first. Errors: ErrInvalid.
 func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limit int) (Page[Item], error) {
-	var page Page[Item]
-	limit, err := PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	below, from := f.bounds()
-	if err := ReadCursor(cursor, &below); err != nil {
-		return page, err
-	}
-	first, ids, more, err := f.pageWindow(ctx, pool, below, from)
-	if err != nil {
-		return page, fmt.Errorf("list events: %w", err)
-	}
-	if ids != nil {
-		page.Items, err = f.queryItems(ctx, pool, listIDsSQL, ids, below, limit)
-	} else {
-		page.Items, err = f.queryItems(ctx, pool, listRangeSQL, below, first, limit)
-	}
-	if err != nil {
-		return page, fmt.Errorf("list events: %w", err)
-	}
-	switch {
-	case len(page.Items) == limit:
-		page.Next = MakeCursor(page.Items[limit-1].ID)
-	case more:
+	start, from := f.bounds()
+	var first int64
+	var more bool
+	page, err := ReadPage("list events", cursor, limit, start, func(i *Item) int64 { return i.ID },
+		func(below int64, limit int) (items []Item, err error) {
+			var ids []int64
+			if first, ids, more, err = f.window(ctx, pool, backwards, below, from); err != nil {
+				return nil, err
+			}
+			sql, args := listRangeSQL, []any{below, first}
+			if ids != nil {
+				sql, args = listIDsSQL, []any{ids, below}
+			}
+			return postgres.Collect(ctx, pool, scanItem, sql, append(append(args, f.conditions()...), limit)...)
+		})
+	if err == nil && page.Next == "" && more {
 		page.Next = MakeCursor(first)
 	}
-	return page, nil
+	return page, err
 }
 
 // bounds returns the range of ids, [from, below), that the filter's times select.
@@ -146,44 +146,31 @@ func (f *Filter) bounds() (below, from int64) {
 	return below, from
 }
 
-// pageWindow returns the part of the log that one page reads: down to the id first, or the given
-// ids. more is true if there are more events below.
-func (f *Filter) pageWindow(ctx context.Context, pool *pgxpool.Pool, below, from int64) (first int64, ids []int64,
-	more bool, err error) {
+// window returns the part of the log that one call reads, from start towards end: to the id last,
+// or the given ids, the last of which is last. more is true if there are more events before end.
+func (f *Filter) window(ctx context.Context, pool *pgxpool.Pool, sql windowSQL, start, end int64) (last int64,
+	ids []int64, more bool, err error) {
 	switch {
 	case f.Objects != nil:
-		ids, err = queryIDs(ctx, pool, listObjectsWindowSQL, below, from, maxScannedRows, f.Objects)
+		ids, err = queryIDs(ctx, pool, sql.byObjects, start, end, maxScannedRows, f.Objects)
 	case f.Status == "dead":
-		ids, err = queryIDs(ctx, pool, listDeadWindowSQL, below, from, maxScannedRows)
+		ids, err = queryIDs(ctx, pool, sql.dead, start, end, maxScannedRows)
 	default:
-		err = pool.QueryRow(ctx, listWindowSQL, below, from, maxScannedRows-1).Scan(&first)
+		err = pool.QueryRow(ctx, sql.all, start, end, maxScannedRows-1).Scan(&last)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return from, nil, false, nil
+			return end, nil, false, nil
 		}
-		return first, nil, err == nil, err
+		return last, nil, err == nil, err
 	}
 	if len(ids) == maxScannedRows {
 		return ids[len(ids)-1], ids, true, err
 	}
-	return from, ids, false, err
+	return end, ids, false, err
 }
 
 // queryIDs never returns nil without an error.
 func queryIDs(ctx context.Context, pool *pgxpool.Pool, sql string, args ...any) ([]int64, error) {
-	rows, err := pool.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[int64])
-}
-
-func (f *Filter) queryItems(ctx context.Context, pool *pgxpool.Pool, sql string, first, second any, limit int) ([]Item,
-	error) {
-	rows, err := pool.Query(ctx, sql, append(append([]any{first, second}, f.conditions()...), limit)...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, scanItem)
+	return postgres.Collect(ctx, pool, pgx.RowTo[int64], sql, args...)
 }
 
 func scanItem(row pgx.CollectableRow) (Item, error) {

@@ -2,15 +2,11 @@ package events
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The ways to walk the log forwards, one window of rows at a time: by id, by the objects that
-// events were applied to, and by dead outcomes.
 const (
 	walkWindowSQL = `SELECT id FROM events WHERE id > $1 AND id <= $2 ORDER BY id OFFSET $3 LIMIT 1`
 
@@ -65,28 +61,15 @@ func Match(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, bound int6
 
 func (f *Filter) matchWindow(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64,
 	err error) {
-	switch {
-	case f.IDs != nil:
+	if f.IDs != nil {
 		return f.queryMatches(ctx, pool, matchIDsSQL, f.IDs, bound, bound, after)
-	case f.Objects != nil:
-		ids, err = queryIDs(ctx, pool, walkObjectsWindowSQL, after, bound, maxScannedRows, f.Objects)
-	case f.Status == "dead":
-		ids, err = queryIDs(ctx, pool, walkDeadWindowSQL, after, bound, maxScannedRows)
-	default:
-		err = pool.QueryRow(ctx, walkWindowSQL, after, bound, maxScannedRows-1).Scan(&end)
-		if errors.Is(err, pgx.ErrNoRows) {
-			end, err = bound, nil
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-		return f.queryMatches(ctx, pool, matchRangeSQL, after, end, end, after)
 	}
-	if err != nil {
+	end, ids, _, err = f.window(ctx, pool, forwards, after, bound)
+	switch {
+	case err != nil:
 		return nil, 0, err
-	}
-	if end = bound; len(ids) == maxScannedRows {
-		end = ids[len(ids)-1]
+	case ids == nil:
+		return f.queryMatches(ctx, pool, matchRangeSQL, after, end, end, after)
 	}
 	return f.queryMatches(ctx, pool, matchIDsSQL, ids, end, end, after)
 }

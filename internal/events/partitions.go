@@ -7,22 +7,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 const ensurePartitionsSQL = `
 SELECT ensure_partitions(m.ms, m.ms + $1) FROM (SELECT greatest(clock_ms(), (SELECT f.ms FROM log_floor f) + 1) AS ms)
 	m`
 
-// querier is implemented by connections and pools.
-type querier interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
 // EnsurePartitions creates the missing daily partitions of the log from now until ahead from now.
-func EnsurePartitions(ctx context.Context, db querier, ahead time.Duration) error {
+func EnsurePartitions(ctx context.Context, db postgres.DB, ahead time.Duration) error {
 	if _, err := db.Exec(ctx, ensurePartitionsSQL, ahead.Milliseconds()); err != nil {
 		return fmt.Errorf("create partitions %s ahead: %w", ahead, err)
 	}
@@ -65,17 +60,16 @@ type Sources struct {
 func RegisterSources(ctx context.Context, pool *pgxpool.Pool, providers map[string]string) (Sources, error) {
 	registered := Sources{Number: map[string]int32{}, Name: map[int32]string{}, Provider: map[string]string{}}
 	load := func() error {
-		rows, err := pool.Query(ctx, sourcesSQL)
-		if err != nil {
-			return fmt.Errorf("read sources: %w", err)
-		}
 		var number int32
 		var name, prov string
-		_, err = pgx.ForEachRow(rows, []any{&number, &name, &prov}, func() error {
+		err := postgres.ForEach(ctx, pool, sourcesSQL, nil, []any{&number, &name, &prov}, func() error {
 			registered.Number[name], registered.Name[number], registered.Provider[name] = number, name, prov
 			return nil
 		})
-		return err
+		if err != nil {
+			return fmt.Errorf("read sources: %w", err)
+		}
+		return nil
 	}
 	if err := load(); err != nil {
 		return registered, err

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -85,21 +86,20 @@ func fetchBodies(ctx context.Context, db Reader, recs []Record, sharedBodies map
 	for id := range sharedBodies {
 		ids = append(ids, id)
 	}
-	rows, err := db.Query(ctx, bodiesSQL, ids, maxBody)
-	if err != nil {
-		return fmt.Errorf("read %d bodies: %w", len(ids), err)
-	}
 	var id int64
 	var body []byte
 	var redacted bool
-	_, err = pgx.ForEachRow(rows, []any{&id, &body, &redacted}, func() error {
+	err := postgres.ForEach(ctx, db, bodiesSQL, []any{ids, maxBody}, []any{&id, &body, &redacted}, func() error {
 		for _, i := range sharedBodies[id] {
 			recs[i].Body, recs[i].BodyOmitted, recs[i].Redacted = body, body == nil && !redacted, redacted
 		}
 		body = nil
 		return nil
 	})
-	return err
+	if err != nil {
+		return fmt.Errorf("read %d bodies: %w", len(ids), err)
+	}
+	return nil
 }
 
 const idsAfterSQL = `SELECT id FROM events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3`
@@ -107,11 +107,11 @@ const idsAfterSQL = `SELECT id FROM events WHERE id > $1 AND id <= $2 ORDER BY i
 // IDsAfter returns up to limit ids in (after, bound], ascending. With a bound from FreezeBound
 // nothing is ever skipped.
 func IDsAfter(ctx context.Context, pool *pgxpool.Pool, after, bound int64, limit int) ([]int64, error) {
-	rows, err := pool.Query(ctx, idsAfterSQL, after, bound, limit)
+	ids, err := queryIDs(ctx, pool, idsAfterSQL, after, bound, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read ids after %d: %w", after, err)
 	}
-	return pgx.CollectRows(rows, pgx.RowTo[int64])
+	return ids, nil
 }
 
 const newestIDSQL = `SELECT coalesce(max(id), 0) FROM events`
@@ -169,12 +169,8 @@ func FreezeBound(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
 }
 
 func openAppends(ctx context.Context, pool *pgxpool.Pool) (map[string]bool, error) {
-	rows, err := pool.Query(ctx, openAppendsSQL)
-	if err != nil {
-		return nil, err
-	}
 	set := map[string]bool{}
 	var tx string
-	_, err = pgx.ForEachRow(rows, []any{&tx}, func() error { set[tx] = true; return nil })
-	return set, err
+	return set, postgres.ForEach(ctx, pool, openAppendsSQL, nil, []any{&tx},
+		func() error { set[tx] = true; return nil })
 }

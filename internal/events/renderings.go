@@ -10,8 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -52,9 +51,7 @@ func (r rendering) isOtherVersionOf(of rendering) bool {
 // API version of an event, the same event in another version is a duplicate. Two endpoints pinned
 // to different versions, or a list and an endpoint, send such events. If the version is not signed,
 // anybody can write it, so a different event is a conflict.
-func findConflicts(ctx context.Context, db interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}, batch []Delivery, rows []batchRow) error {
+func findConflicts(ctx context.Context, db postgres.Querier, batch []Delivery, rows []batchRow) error {
 	stored := map[int64][]*batchRow{} // by the id of the stored event
 	for i := range rows {
 		r := &rows[i]
@@ -71,13 +68,11 @@ func findConflicts(ctx context.Context, db interface {
 	if len(stored) == 0 {
 		return nil
 	}
-	res, err := db.Query(ctx, renderingsSQL, slices.Collect(maps.Keys(stored)))
-	if err != nil {
-		return err
-	}
 	var id int64
 	var e provider.Event
-	_, err = pgx.ForEachRow(res, []any{&id, &e.Type, &e.Account, &e.ObjectType, &e.ObjectID, &e.APIVersion,
+	ids := slices.Collect(maps.Keys(stored))
+	return postgres.ForEach(ctx, db, renderingsSQL, []any{ids}, []any{&id, &e.Type, &e.Account, &e.ObjectType,
+		&e.ObjectID, &e.APIVersion,
 		&e.OccurredAt}, func() error {
 		original := renderingOf(&e)
 		for _, r := range stored[id] {
@@ -85,7 +80,6 @@ func findConflicts(ctx context.Context, db interface {
 		}
 		return nil
 	})
-	return err
 }
 
 // isStorableTime returns true for the years 1 to 9999. Other times in a body are ignored.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // EventDetail is an event with its content, its conflicts and all outcomes.
@@ -85,14 +87,11 @@ func Find(ctx context.Context, pool *pgxpool.Pool, arg string, source int32) (in
 		return id, nil
 	}
 	digest := KeyDigest(arg)
-	rows, err := pool.Query(ctx, idsByKeySQL, digest[:], NilIfZero(source))
-	if err != nil {
-		return 0, fmt.Errorf("find event %s: %w", arg, err)
-	}
 	ids := map[string]int64{}
 	var name string
 	var id int64
-	if _, err := pgx.ForEachRow(rows, []any{&name, &id}, func() error { ids[name] = id; return nil }); err != nil {
+	if err := postgres.ForEach(ctx, pool, idsByKeySQL, []any{digest[:], NilIfZero(source)}, []any{&name, &id},
+		func() error { ids[name] = id; return nil }); err != nil {
 		return 0, fmt.Errorf("find event %s: %w", arg, err)
 	}
 	switch len(ids) {
@@ -112,17 +111,14 @@ func Show(ctx context.Context, pool *pgxpool.Pool, arg string, source int32) (*E
 	if err != nil {
 		return nil, err
 	}
-	detail := &EventDetail{}
-	rows, err := pool.Query(ctx, eventSQL, id)
-	if err == nil {
-		detail.Item, err = pgx.CollectExactlyOneRow(rows, scanItem)
-	}
+	item, err := postgres.CollectOne(ctx, pool, scanItem, eventSQL, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return showDropped(ctx, pool, arg, id)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("show event %s: %w", arg, err)
 	}
+	detail := &EventDetail{Item: item}
 	return detail, detail.loadContent(ctx, pool)
 }
 
@@ -138,11 +134,8 @@ func (d *EventDetail) loadContent(ctx context.Context, pool *pgxpool.Pool) error
 // loadRelated reads outcomes, conflicts and redaction. They are stored separately from the event
 // and may outlive it.
 func (d *EventDetail) loadRelated(ctx context.Context, pool *pgxpool.Pool) error {
-	rows, err := pool.Query(ctx, outcomesOfEventSQL, d.ID)
-	if err == nil {
-		d.Outcomes, err = pgx.CollectRows(rows, ScanOutcome)
-	}
-	if err != nil {
+	var err error
+	if d.Outcomes, err = postgres.Collect(ctx, pool, ScanOutcome, outcomesOfEventSQL, d.ID); err != nil {
 		return fmt.Errorf("show outcomes of event %d: %w", d.ID, err)
 	}
 	if d.Conflicts, err = listConflictsOf(ctx, pool, d.ID); err != nil {

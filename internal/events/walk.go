@@ -51,11 +51,8 @@ type Partition struct {
 // missed events of it.
 func ListPartitions(ctx context.Context, pool *pgxpool.Pool, f *Filter, after, bound int64) ([]Partition, error) {
 	below, from := f.bounds()
-	rows, err := pool.Query(ctx, partitionsSQL, max(after+1, from), min(bound, below-1))
-	if err != nil {
-		return nil, fmt.Errorf("list the partitions of the log: %w", err)
-	}
-	partitions, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Partition])
+	partitions, err := postgres.Collect(ctx, pool, pgx.RowToStructByPos[Partition], partitionsSQL, max(after+1, from),
+		min(bound, below-1))
 	if err != nil {
 		return nil, fmt.Errorf("list the partitions of the log: %w", err)
 	}

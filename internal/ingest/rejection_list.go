@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -73,43 +74,27 @@ ORDER BY r.id DESC LIMIT $7`
 // events.ErrInvalid.
 func ListRejections(ctx context.Context, pool *pgxpool.Pool, f RejectionFilter, cursor string,
 	limit int) (events.Page[Rejection], error) {
-	var page events.Page[Rejection]
-	limit, err := events.PageSize(limit)
-	if err != nil {
-		return page, err
-	}
-	below, first := int64(math.MaxInt64), int64(0)
-	if err := events.ReadCursor(cursor, &below); err != nil {
-		return page, err
-	}
-	err = pool.QueryRow(ctx, rejectionPageStartSQL, below, rejectionPageRows-1).Scan(&first)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return page, fmt.Errorf("list rejections: %w", err)
-	}
-	rows, err := pool.Query(ctx, rejectionsSQL, below, first, events.NilIfZero(f.Source), events.NilIfZero(f.Reason),
-		events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit)
-	if err == nil {
-		page.Items, err = pgx.CollectRows(rows, scanRejection)
-	}
-	if err != nil {
-		return page, fmt.Errorf("list rejections: %w", err)
-	}
-	switch {
-	case len(page.Items) == limit:
-		page.Next = events.MakeCursor(page.Items[limit-1].ID)
-	case first > 0:
+	var first int64
+	page, err := events.ReadPage("list rejections", cursor, limit, int64(math.MaxInt64),
+		func(r *Rejection) int64 { return r.ID },
+		func(below int64, limit int) ([]Rejection, error) {
+			err := pool.QueryRow(ctx, rejectionPageStartSQL, below, rejectionPageRows-1).Scan(&first)
+			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+				return nil, err
+			}
+			return postgres.Collect(ctx, pool, scanRejection, rejectionsSQL, below, first, events.NilIfZero(f.Source),
+				events.NilIfZero(f.Reason), events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit)
+		})
+	if err == nil && page.Next == "" && first > 0 {
 		page.Next = events.MakeCursor(first)
 	}
-	return page, nil
+	return page, err
 }
 
 // ShowRejection returns one rejected delivery with headers and body. Errors: events.ErrNotFound.
 func ShowRejection(ctx context.Context, pool *pgxpool.Pool, id int64) (*RejectionDetail, error) {
-	r := &RejectionDetail{}
-	rows, err := pool.Query(ctx, oneRejectionSQL, id)
-	if err == nil {
-		r.Rejection, err = pgx.CollectExactlyOneRow(rows, scanRejection)
-	}
+	found, err := postgres.CollectOne(ctx, pool, scanRejection, oneRejectionSQL, id)
+	r := &RejectionDetail{Rejection: found}
 	var body []byte
 	if err == nil {
 		err = pool.QueryRow(ctx, rejectionContentSQL, id).Scan(&r.Headers, &body)

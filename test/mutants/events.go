@@ -50,7 +50,7 @@ func eventMutants() []mutant {
 			"($9::timestamptz IS NULL OR e.occurred_at >= $9) AND ($10::timestamptz IS NULL OR e.occurred_at <= $10)"),
 		one("ends a list at the first page without a match",
 			"List_pages_coverEverythingOnce|List_fewMatches_pagesAreShort|Page_json_hasDocumentedFields|List",
-			"case more:\npage.Next = MakeCursor(first)", "case more && len(page.Items) > 0:\npage.Next = "+
-				"MakeCursor(first)"),
+			"if err == nil && page.Next == \"\" && more {\npage.Next = MakeCursor(first)",
+			"if err == nil && page.Next == \"\" && more && len(page.Items) > 0 {\npage.Next = MakeCursor(first)"),
 	}
 }
