@@ -195,9 +195,7 @@ func checkHealth(ctx context.Context, address string, in *config.Instance, flags
 		return err
 	}
 	transport.DisableKeepAlives = true
-	client := &http.Client{Transport: transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	res, err := client.Do(req)
+	res, err := newClient(transport, 0).Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)

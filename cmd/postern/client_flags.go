@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -58,6 +59,13 @@ func (a *clientFlags) transport() (*http.Transport, error) {
 		conf.Certificates = []tls.Certificate{cert}
 	}
 	return &http.Transport{TLSClientConfig: conf, ForceAttemptHTTP2: true}, nil
+}
+
+// newClient returns a client that follows no redirects. A nil transport uses the proxy of the
+// environment. 0 is no timeout.
+func newClient(transport http.RoundTripper, timeout time.Duration) *http.Client {
+	return &http.Client{Transport: transport, Timeout: timeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // token returns the token to send, or "".

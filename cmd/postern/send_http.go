@@ -39,8 +39,7 @@ var sentColumns = []column[sentReceipt]{
 // sendAll sends the deliveries one by one and prints the receipts. It prints rejections on standard
 // error.
 func (s *sending) sendAll(deliveries []*provider.Delivery) error {
-	client := &http.Client{Timeout: sendTimeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := newClient(nil, sendTimeout)
 	defer client.CloseIdleConnections()
 	if err := s.checkInstance(client); err != nil {
 		return err

@@ -89,8 +89,7 @@ func newScraper(x *call, from []string, flags *clientFlags) (s *rates.Scraper, e
 			return nil, err
 		}
 	}
-	s = &rates.Scraper{Client: &http.Client{Timeout: scrapeTimeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	s = &rates.Scraper{}
 	for _, address := range from {
 		if !strings.Contains(address, "://") { // http:// and /metrics may be left out
 			address = "http://" + address
@@ -102,9 +101,11 @@ func newScraper(x *call, from []string, flags *clientFlags) (s *rates.Scraper, e
 		u.Path = cmp.Or(strings.TrimSuffix(u.Path, "/"), "/metrics")
 		s.Addresses = append(s.Addresses, u.String())
 	}
-	if s.Client.Transport, err = flags.transport(); err != nil {
+	transport, err := flags.transport()
+	if err != nil {
 		return nil, err
 	}
+	s.Client = newClient(transport, scrapeTimeout)
 	token, err := flags.token()
 	s.Authorize = func(req *http.Request) { authorize(req, token) }
 	s.Check = func(res *http.Response) error {
