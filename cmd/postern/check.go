@@ -17,10 +17,11 @@ import (
 	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/notify"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 func newDoctorCommand(c *cli) *cobra.Command {
-	var databaseDisk config.Bytes
+	var databaseDisk settings.Bytes
 	return command{
 		use: "doctor", short: "Check the environment of Postern and recommend changes", offline: true,
 		long: `Check the configuration, this machine, PostgreSQL and NATS: versions and schema,
@@ -56,18 +57,18 @@ The exit status is 1 if there are errors, and 0 if there are only warnings. Run 
 }
 
 // bytesFlag is a size in the format of the configuration.
-type bytesFlag config.Bytes
+type bytesFlag settings.Bytes
 
 func (b *bytesFlag) String() string {
 	if *b == 0 {
 		return ""
 	}
-	return config.Bytes(*b).String()
+	return settings.Bytes(*b).String()
 }
 
 func (b *bytesFlag) Type() string { return "size" }
 
-func (b *bytesFlag) Set(text string) error { return (*config.Bytes)(b).UnmarshalText([]byte(text)) }
+func (b *bytesFlag) Set(text string) error { return (*settings.Bytes)(b).UnmarshalText([]byte(text)) }
 
 // doctorTimeout limits all checks together.
 const doctorTimeout = time.Minute

@@ -10,6 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
@@ -111,7 +112,7 @@ SIGHUP; other settings need a restart.`,
 					cfg.Sources = config.DemoSources()
 				}
 				if url := x.text("database"); url != "" {
-					cfg.Database.URL = config.URL(url)
+					cfg.Database.URL = settings.URL(url)
 				}
 				if source == "" {
 					return nil

@@ -21,6 +21,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
@@ -235,7 +236,7 @@ func (c *cli) natsConfig() (config.NATS, error) {
 			"or --config)", c.dir, config.EnvName("nats", "url"))
 	}
 	if n.URL == "" {
-		n.URL = config.URL(in.NATSURL)
+		n.URL = settings.URL(in.NATSURL)
 	}
 	return n, nil
 }

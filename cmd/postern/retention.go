@@ -11,6 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/retention"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 func newRetentionCommand(c *cli) *cobra.Command {
@@ -154,7 +155,7 @@ var partitionColumns = []column[retention.Partition]{
 		}
 		return fmt.Sprintf("about %d", p.Events)
 	}},
-	{"SIZE", func(p retention.Partition) any { return config.Bytes(p.Bytes).String() }},
+	{"SIZE", func(p retention.Partition) any { return settings.Bytes(p.Bytes).String() }},
 	{"DROPPED", func(p retention.Partition) any { return p.DropNote }},
 }
 

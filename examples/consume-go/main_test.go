@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -33,7 +34,7 @@ func setup(t *testing.T) *testBundle {
 	server := testkit.JetStream(t)
 	b := &testBundle{cfg: config.Default()}
 	b.cfg.Sources = config.DemoSources()
-	b.cfg.Database.URL, b.cfg.NATS.URL = config.URL(testkit.Database(t).URL), config.URL(server.URL)
+	b.cfg.Database.URL, b.cfg.NATS.URL = settings.URL(testkit.Database(t).URL), settings.URL(server.URL)
 	b.cfg.Ingest.Listen, b.cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	var err error
 	b.app, err = app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Gateway: true,

@@ -25,6 +25,7 @@ import (
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -88,7 +89,7 @@ var slow = []string{
 // other sender. They would use up the quota of a source if each reserved memory for a normal body.
 // Not parallel, because it measures the process.
 func TestGateway_manySlowConnections_useLittleMemoryAndBlockNoSender(t *testing.T) {
-	room := max(config.Bytes(*abusers)*(16<<10), 1<<20)
+	room := max(settings.Bytes(*abusers)*(16<<10), 1<<20)
 	b := startWithShortTimeouts(t, func(c *config.Config) { c.Ingest.MaxBodyBytes, c.Ingest.QueueBytes = room/4, room })
 	for _, s := range b.cfg.Sources {
 		s.MaxBodyBytes = room / 4

@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -41,7 +42,7 @@ func configured(t *testing.T, edit func(*config.Config)) *testBundle {
 	t.Helper()
 	b := &testBundle{db: testkit.Database(t), nats: testkit.JetStream(t), cfg: config.Default()}
 	b.cfg.Sources = config.DemoSources()
-	b.cfg.Database.URL, b.cfg.NATS.URL = config.URL(b.db.URL), config.URL(b.nats.URL)
+	b.cfg.Database.URL, b.cfg.NATS.URL = settings.URL(b.db.URL), settings.URL(b.nats.URL)
 	b.cfg.Ingest.Listen, b.cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	if edit != nil {
 		edit(b.cfg)

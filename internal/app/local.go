@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
@@ -206,7 +207,7 @@ func (l *Local) startDatabase(ctx context.Context) error {
 			return err
 		}
 		l.stack.Defer("postgresql", cluster.Stop)
-		cfg.Database.URL = config.URL(cluster.URL())
+		cfg.Database.URL = settings.URL(cluster.URL())
 	}
 	return l.migrate(ctx)
 }
@@ -241,7 +242,7 @@ func (l *Local) startStream(ctx context.Context) error {
 		return err
 	}
 	l.stack.Defer("jetstream", func(context.Context) error { server.Stop(); return nil })
-	cfg.NATS.URL = config.URL(server.URL())
+	cfg.NATS.URL = settings.URL(server.URL())
 	return nil
 }
 

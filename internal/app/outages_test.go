@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/app"
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -123,7 +123,7 @@ func TestNew_fails_releasesEverything(t *testing.T) {
 	b.app = b.start(t, app.Options{Gateway: true, Processor: true})
 	b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now()))
 	cfg := *b.cfg
-	cfg.Database.URL = config.URL("postgres:///nothing?host=/nowhere")
+	cfg.Database.URL = settings.URL("postgres:///nothing?host=/nowhere")
 	if _, err := app.New(t.Context(), app.Options{Config: &cfg, Logger: o.Logger,
 		Gateway: true}); !postgres.IsUnavailable(err) {
 		t.Errorf("without a database: %v", err)

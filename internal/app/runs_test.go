@@ -14,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sink"
@@ -189,7 +190,7 @@ func TestCheckSchedules_invalidSchedules_areReported(t *testing.T) {
 	}
 	cfg := config.Default()
 	cfg.Schedules = map[string]*config.Schedule{"x": {Job: "sweep"}}
-	var p *config.Problem
+	var p *settings.Problem
 	if _, err := app.New(t.Context(), app.Options{Config: cfg, Processor: true}); !errors.As(err, &p) ||
 		p.Path != "schedules.x.job" {
 		t.Errorf("the app starts: %v", err)

@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
@@ -28,7 +29,7 @@ func CheckSchedules(cfg *config.Config) error {
 	for _, s := range cfg.AllSchedules() {
 		build, ok := admin.Jobs[s.Job]
 		if !ok {
-			errs = append(errs, &config.Problem{Path: s.Path + ".job",
+			errs = append(errs, &settings.Problem{Path: s.Path + ".job",
 				Msg: fmt.Sprintf("job %q cannot be scheduled: use one of %s", s.Job,
 					strings.Join(slices.Sorted(maps.Keys(admin.Jobs)), ", "))})
 			continue
@@ -38,10 +39,10 @@ func CheckSchedules(cfg *config.Config) error {
 			values.Set(parameter, value)
 		}
 		if _, err := build(context.Background(), nil, values); err != nil {
-			errs = append(errs, &config.Problem{Path: s.Path + ".parameters", Msg: err.Error()})
+			errs = append(errs, &settings.Problem{Path: s.Path + ".parameters", Msg: err.Error()})
 		}
 		if source := s.Parameters["source"]; source != "" && cfg.Sources[source] == nil {
-			errs = append(errs, &config.Problem{Path: s.Path + ".parameters.source",
+			errs = append(errs, &settings.Problem{Path: s.Path + ".parameters.source",
 				Msg: fmt.Sprintf("source %q is not configured", source)})
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -38,7 +39,7 @@ func TestGateway_startsWithoutPostgreSQL_usesSpool(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	proxy := testkit.Proxy(t, b.db.URL)
-	b.cfg.Database.URL, b.cfg.Ingest.Spool.Dir = config.URL(proxy.URL), t.TempDir()
+	b.cfg.Database.URL, b.cfg.Ingest.Spool.Dir = settings.URL(proxy.URL), t.TempDir()
 	proxy.Cut()
 	b.app = b.start(t, app.Options{Gateway: true})
 	for n := range 3 {
@@ -80,8 +81,8 @@ func TestGateway_postgreSQLFailsDuringStart_usesSpool(t *testing.T) {
 		}
 	}()
 	defer natsPort.Close()
-	b.cfg.Database.URL, b.cfg.NATS.URL, b.cfg.Ingest.Spool.Dir = config.URL(proxy.URL),
-		config.URL("nats://"+natsPort.Addr().String()), t.TempDir()
+	b.cfg.Database.URL, b.cfg.NATS.URL, b.cfg.Ingest.Spool.Dir = settings.URL(proxy.URL),
+		settings.URL("nats://"+natsPort.Addr().String()), t.TempDir()
 	b.app = b.start(t, app.Options{Gateway: true})
 	<-cut
 	testkit.Eventually(t, time.Minute, func() error {
@@ -100,7 +101,7 @@ func TestGateway_noSpoolAndNoPostgreSQL_doesNotStart(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	proxy := testkit.Proxy(t, b.db.URL)
-	b.cfg.Database.URL = config.URL(proxy.URL)
+	b.cfg.Database.URL = settings.URL(proxy.URL)
 	proxy.Cut()
 	if _, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler),
 		Gateway: true}); err == nil {
@@ -207,7 +208,8 @@ func TestServe_startsWithoutPostgreSQL_completesLater(t *testing.T) {
 	b := &testBundle{db: testkit.EmptyDatabase(t, ""), cfg: config.Default()}
 	proxy := testkit.Proxy(t, b.db.URL)
 	proxy.Cut()
-	b.cfg.Sources, b.cfg.Database.URL, b.cfg.Ingest.Spool.Dir = config.DemoSources(), config.URL(proxy.URL), t.TempDir()
+	b.cfg.Sources, b.cfg.Database.URL, b.cfg.Ingest.Spool.Dir = config.DemoSources(), settings.URL(proxy.URL),
+		t.TempDir()
 	b.cfg.Ingest.Listen, b.cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	dir := t.TempDir()
 	l, err := app.NewLocal(t.Context(), app.LocalOptions{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Dir: dir,

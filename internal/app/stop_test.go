@@ -19,6 +19,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -202,7 +203,7 @@ func (b *testBundle) startWithProxies(t *testing.T, o app.Options) (postgres, na
 	t.Helper()
 	postgres, nats = testkit.Proxy(t, b.db.URL), testkit.Proxy(t, b.nats.URL)
 	cfg := *b.cfg
-	cfg.Database.URL, cfg.NATS.URL = config.URL(postgres.URL), config.URL(nats.URL)
+	cfg.Database.URL, cfg.NATS.URL = settings.URL(postgres.URL), settings.URL(nats.URL)
 	o.Config, o.Tune = &cfg, func(tuning *app.Tuning) { tuning.Ingest.StallAfter = time.Second }
 	b.app = b.launch(t, o)
 	return postgres, nats

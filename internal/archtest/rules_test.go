@@ -74,6 +74,7 @@ var rules = []rule{
 	{"internal/signature", 20, "signs and verifies with declared signature schemes"},
 	{"internal/mail", 20, "builds messages and sends them to a mail server"},
 	{"internal/canonical", 20, "reads and compares JSON without loss of precision"},
+	{"internal/settings", 10, "the values of the configuration file, and the problems with them"},
 	{"internal/timetable", 5, "computes when something is due, from cron expressions and time zones"},
 	{"internal/postgres", 5, "connects to PostgreSQL, checks it and migrates it"},
 	{"internal/telemetry/rates", 5, "reads the metrics of processes and computes rates, for postern top"},

@@ -14,6 +14,8 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/provider/rest"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // API configures how Postern reads the provider's API for a source. It uses the API to find data
@@ -22,7 +24,7 @@ type API struct {
 	// BaseURL is the API's address without the paths of calls, for example that of a proxy. Leave
 	// it unset for the provider's own address. Each call carries the key, so plain http is allowed
 	// only for this machine.
-	BaseURL URL `yaml:"base_url,omitempty" unset:"the provider's" validate:"omitempty,api_url"`
+	BaseURL settings.URL `yaml:"base_url,omitempty" unset:"the provider's" validate:"omitempty,api_url"`
 	// Key is the credential. Use a key with read permission only.
 	Key APIKey `yaml:"key,omitempty"`
 	// Version is the API version that calls request. Use the version that the webhook's settings at
@@ -52,7 +54,7 @@ type API struct {
 	Timeout time.Duration `yaml:"timeout,omitempty" unset:"30s" validate:"omitempty,gte=10000000,lte=600000000000"`
 	// MaxResponseBytes is the size of the largest response that a call accepts. A call with a
 	// larger response fails and is retried later.
-	MaxResponseBytes Bytes `yaml:"max_response_bytes,omitempty" unset:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
+	MaxResponseBytes settings.Bytes `yaml:"max_response_bytes,omitempty" unset:"16MiB" validate:"omitempty,gte=1024,lte=268435456"`
 	// LateEventGrace is how long Postern waits for a late event before it refetches the object. It
 	// waits in two cases: an event's previous values do not match the mirror, or a late event
 	// changed a state that was certain. Use a long time if the provider's events often do not say
@@ -75,33 +77,8 @@ type API struct {
 	// Types adds object types to those that Postern can already read from the provider (Shopify).
 	// Each says how to read one object and how to list all.
 	Types map[string]APIType `yaml:"types,omitempty"`
-	// Header is the header that carries the key, for an API that objects describes. Write name and
-	// value, with {key} in the value. Use {key_base64} for 'Authorization: Basic {key_base64}' and
-	// a key of the form user:password.
-	Header string `yaml:"header,omitempty" unset:"Authorization: Bearer {key}"`
-	// Headers are additional headers of each call, e.g. Api-Version: '{version}'. Commands print
-	// them, so put no secret here.
-	Headers map[string]string `yaml:"headers,omitempty"`
-	// KeyCheckPath is the path of a call that succeeds with every valid key, e.g. /v1/me. It may
-	// contain {account}. Postern treats an object as missing only after this call succeeded.
-	KeyCheckPath string `yaml:"control,omitempty"`
-	// NotFound describes the response for an object that does not exist. Leave it unset if the
-	// response has status 404 or 410.
-	NotFound APIResponse `yaml:"missing,omitempty"`
-	// CursorExpired describes the response for a {cursor} that is no longer valid. Postern then
-	// starts again from the first page. Leave it unset if cursors do not expire.
-	CursorExpired APIResponse `yaml:"expired,omitempty"`
-	// Lag is the maximum age of a state that the API returns, for example from a replica. If the
-	// value is too small, an old state can overwrite a newer one.
-	Lag time.Duration `yaml:"lag,omitempty" unset:"1s" validate:"omitempty,gte=1000,lte=3600000000000"`
-	// Events describes how the API lists its events. They must have the same form as in the
-	// source's webhooks. Leave it out if the API lists no events: reconciliation then compares
-	// objects only.
-	Events APIEvents `yaml:"events,omitempty"`
-	// Objects describes an API that Postern does not know: how to read and list objects, by type. A
-	// type has the name that the source's events use. The API must respond with JSON and send the
-	// header Date. Paths are dotted, as in events and objects of the source.
-	Objects map[string]*APIObject `yaml:"objects,omitempty" validate:"dive,required"`
+	// Described says how to read an API that Postern does not know.
+	Described rest.Spec `yaml:",inline"`
 }
 
 // APIType says how to read and list the objects of a type that is not built in. A response must
@@ -121,7 +98,7 @@ type APIType struct {
 // APIKey is a credential. Set exactly one of value, env and file.
 type APIKey struct {
 	// Value is the key itself. Prefer env or file.
-	Value MaskedString `yaml:"value,omitempty"`
+	Value settings.MaskedString `yaml:"value,omitempty"`
 	// Env names the variable that holds the key.
 	Env string `yaml:"env,omitempty"`
 	// File names the file that holds the key. Postern removes one line break at its end. It reads
@@ -160,18 +137,46 @@ func (k *APIKey) read(env func(string) string, p loadOptions) error {
 	return nil
 }
 
+// reader returns the reader of the source's API: a generic one where the section describes objects,
+// else the provider's. It is nil where neither exists. The same reader reads stored API responses
+// again later.
+func (s *Source) reader(c settings.Checker, p provider.Provider) provider.Reader {
+	a := &s.API.Described
+	own, _ := p.(provider.Reader)
+	switch {
+	case len(a.Objects) == 0:
+		for key, is := range map[string]bool{"header": !settings.IsZero(a.Header), "headers": len(a.Headers) > 0,
+			"control": !a.KeyCheck.IsZero(), "missing": !settings.IsZero(a.Missing),
+			"expired": !settings.IsZero(a.Expired), "lag": a.Lag != 0, "events": a.Events != nil} {
+			if is {
+				c.Fail(key, "applies only to an API that the section objects describes: set objects, or leave this out")
+			}
+		}
+		return own
+	case own != nil:
+		c.Fail("objects", "the API of %s is built in: leave this out", p.Name())
+		return own
+	}
+	a.Check(c, s.Account, p)
+	if a.Events != nil {
+		return rest.NewLister(*a, p)
+	}
+	return rest.New(*a)
+}
+
 // checkAPIAddress rejects addresses to which a key must not be sent.
 func checkAPIAddress(address string) error {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil, u.Scheme != "https" && u.Scheme != "http", u.Hostname() == "":
-		return fmt.Errorf("%q is not the address of an API: write e.g. https://api.example.com", MaskURL(address))
+		return fmt.Errorf("%q is not the address of an API: write e.g. https://api.example.com",
+			settings.MaskURL(address))
 	case u.User != nil, u.RawQuery != "", u.ForceQuery, u.Fragment != "":
 		return errors.New("has a user, a query or a # part, which are not sent: remove them; the key has a " +
 			"setting of its own")
 	case u.Scheme == "http" && !isLoopbackHost(u.Hostname()):
 		return fmt.Errorf("%q is plain http, so everyone on the network path can read the key: write https",
-			MaskURL(address))
+			settings.MaskURL(address))
 	}
 	return nil
 }
@@ -184,7 +189,7 @@ func isLoopbackHost(host string) bool {
 // providerAPI returns the section with the defaults of the provider's reader, or nil where the
 // section is empty.
 func (a *API) providerAPI(p provider.Provider, reader provider.Reader, src *provider.Source) (*provider.API, error) {
-	if isZero(*a) {
+	if settings.IsZero(*a) {
 		return nil, nil
 	}
 	if reader == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/go-playground/validator/v10"
 
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 var captureName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,62}$`)
@@ -30,7 +31,8 @@ func checkConfig(c *Config, p loadOptions) error {
 		if variable := EnvName("database", "url"); p.missingReason(variable) != "not set" {
 			detail = " (" + variable + " is " + p.missingReason(variable) + ")"
 		}
-		bad = append(bad, &Problem{Path: "database.url", Msg: "is not set" + detail + ": name a PostgreSQL 15 or " +
+		bad = append(bad, &settings.Problem{Path: "database.url", Msg: "is not set" + detail +
+			": name a PostgreSQL 15 or " +
 			"newer here or in POSTERN_DATABASE_URL, e.g. postgres://postern@localhost/postern (postern dev needs " +
 			"none: " +
 			"check with postern config check --dev)"})
@@ -46,7 +48,7 @@ func checkConfig(c *Config, p loadOptions) error {
 	var fields validator.ValidationErrors
 	if errors.As(err, &fields) {
 		for _, f := range fields {
-			bad = append(bad, &Problem{Path: settingPath(f.Namespace()), Msg: ruleMessage(f)})
+			bad = append(bad, &settings.Problem{Path: settingPath(f.Namespace()), Msg: ruleMessage(f)})
 		}
 	} else if err != nil {
 		bad = append(bad, err)
@@ -63,12 +65,13 @@ func checkConfig(c *Config, p loadOptions) error {
 // could never accept it.
 func checkBodies(c *Config) error {
 	var bad []error
-	want := func(path string, size Bytes) {
+	want := func(path string, size settings.Bytes) {
 		if size > c.Ingest.QueueBytes {
-			bad = append(bad, &Problem{Path: path, Msg: fmt.Sprintf("%s is more than ingest.queue_bytes (%s), so the "+
-				"gateway could not accept the "+
-				"largest bodies: lower it, or raise ingest.queue_bytes",
-				size, c.Ingest.QueueBytes)})
+			bad = append(bad, &settings.Problem{Path: path,
+				Msg: fmt.Sprintf("%s is more than ingest.queue_bytes (%s), so the "+
+					"gateway could not accept the "+
+					"largest bodies: lower it, or raise ingest.queue_bytes",
+					size, c.Ingest.QueueBytes)})
 		}
 	}
 	want("ingest.max_body_bytes", c.Ingest.MaxBodyBytes)
@@ -88,13 +91,14 @@ var keywordValue = regexp.MustCompile(`^\s*[a-z_]+\s*=`)
 // because it may contain a password.
 func checkDatabaseURLs(d Database) error {
 	var bad []error
-	for path, address := range map[string]URL{"database.url": d.URL, "database.maintenance_url": d.MaintenanceURL} {
+	for path, address := range map[string]settings.URL{"database.url": d.URL,
+		"database.maintenance_url": d.MaintenanceURL} {
 		scheme, _, isURL := strings.Cut(string(address), "://")
 		switch {
 		case address == "", isURL && (scheme == "postgres" || scheme == "postgresql"),
 			keywordValue.MatchString(string(address)):
 		default:
-			bad = append(bad, &Problem{Path: path, Msg: "is not an address of PostgreSQL: it begins with " +
+			bad = append(bad, &settings.Problem{Path: path, Msg: "is not an address of PostgreSQL: it begins with " +
 				"postgres://, " +
 				"e.g. postgres://postern@localhost/postern"})
 		}
@@ -108,7 +112,7 @@ func checkDurability(d Database) error {
 	var bad []error
 	for _, address := range []struct {
 		path string
-		url  URL
+		url  settings.URL
 	}{{"database.url", d.URL}, {"database.maintenance_url", d.MaintenanceURL}} {
 		plain, err := url.PathUnescape(string(address.url))
 		if err != nil {
@@ -124,7 +128,7 @@ func checkDurability(d Database) error {
 				"its statements need that level"},
 		} {
 			if strings.Contains(plain, required[0]) {
-				bad = append(bad, &Problem{Path: address.path, Msg: "sets " + required[0] + ", " +
+				bad = append(bad, &settings.Problem{Path: address.path, Msg: "sets " + required[0] + ", " +
 					required[1] +
 					": remove it"})
 			}
@@ -143,11 +147,13 @@ func checkRetention(r Retention) error {
 		switch {
 		case age.days == 0:
 		case r.Bodies == 0:
-			bad = append(bad, &Problem{Path: "retention." + age.name, Msg: "is set, but retention.bodies keeps " +
-				"events without limit, and this is never deleted before its events: set retention.bodies, or leave " +
-				"this out"})
+			bad = append(bad, &settings.Problem{Path: "retention." + age.name,
+				Msg: "is set, but retention.bodies keeps " +
+					"events without limit, and this is never deleted before its events: set retention.bodies, or " +
+					"leave " +
+					"this out"})
 		case age.days < r.Bodies:
-			bad = append(bad, &Problem{Path: "retention." + age.name, Msg: fmt.Sprintf("%d days is less than "+
+			bad = append(bad, &settings.Problem{Path: "retention." + age.name, Msg: fmt.Sprintf("%d days is less than "+
 				"retention.bodies (%d), and this is never deleted before its events: raise it, or set 0 to keep it "+
 				"without limit",
 				age.days, r.Bodies)})
@@ -176,7 +182,8 @@ func checkFiles(c *Config, p loadOptions) error {
 			continue
 		}
 		if err := checkReadable(f[1]); err != nil {
-			bad = append(bad, &Problem{Path: f[0], Msg: err.Error() + ": name a file that this account may read"})
+			bad = append(bad, &settings.Problem{Path: f[0], Msg: err.Error() +
+				": name a file that this account may read"})
 		}
 	}
 	return errors.Join(bad...)
@@ -197,7 +204,12 @@ func checkReadable(path string) error {
 
 func newValidator() *validator.Validate {
 	v := validator.New(validator.WithRequiredStructEnabled())
-	v.RegisterTagNameFunc(yamlName)
+	v.RegisterTagNameFunc(func(field reflect.StructField) string {
+		if field.Tag.Get("yaml") == inlined {
+			return inlined
+		}
+		return yamlName(field)
+	})
 	rules := map[string]func(string) bool{
 		"hostport":      func(s string) bool { return splitHostPort(s) == nil },
 		"source_name":   sourceName.MatchString,
@@ -257,7 +269,7 @@ func checkPublicURL(address string) error {
 			"https://hooks.example/webhooks/twilio", address)
 	case u.User != nil, u.Fragment != "":
 		return fmt.Errorf("%s: an address with a password or a # part is not signed in that form: remove them",
-			MaskURL(address))
+			settings.MaskURL(address))
 	}
 	return nil
 }
@@ -265,7 +277,7 @@ func checkPublicURL(address string) error {
 // settingPath converts Config.sources[shop].secrets[0].name to sources.shop.secrets.0.name.
 func settingPath(namespace string) string {
 	_, path, _ := strings.Cut(namespace, ".")
-	return strings.NewReplacer("[", ".", "]", "").Replace(path)
+	return strings.NewReplacer("[", ".", "]", "", "."+inlined, "").Replace(path)
 }
 
 // ruleMessage describes what a validation rule requires. It shows the value only where that cannot
@@ -299,7 +311,7 @@ func ruleMessage(f validator.FieldError) string {
 	case "step_name":
 		return fmt.Sprintf("%q is not a step name: use a to z, 0 to 9 and _, beginning with a letter", f.Value())
 	case "api_url":
-		return checkAPIAddress(string(f.Value().(URL))).Error()
+		return checkAPIAddress(string(f.Value().(settings.URL))).Error()
 	case "network":
 		_, err := parseNetwork(fmt.Sprint(f.Value()))
 		return err.Error()
@@ -324,8 +336,8 @@ func limitText(f validator.FieldError) string {
 	switch f.Type() {
 	case reflect.TypeFor[time.Duration]():
 		return time.Duration(n).String()
-	case reflect.TypeFor[Bytes]():
-		return Bytes(n).String()
+	case reflect.TypeFor[settings.Bytes]():
+		return settings.Bytes(n).String()
 	}
 	return f.Param()
 }

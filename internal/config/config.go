@@ -3,7 +3,14 @@
 // writes the file and never prints a secret.
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider/declared"
+	"github.com/postern-gateway/postern/internal/provider/hmac"
+	"github.com/postern-gateway/postern/internal/settings"
+	"github.com/postern-gateway/postern/internal/signature"
+)
 
 // Config holds all settings. The zero value is valid after Complete, which fills in the defaults.
 type Config struct {
@@ -60,10 +67,10 @@ type Database struct {
 	// URL of PostgreSQL, e.g. postgres://user:password@host/postern. Separate several hosts by
 	// commas: Postern then connects to the primary. The URL is required, except for `postern dev`,
 	// which starts its own PostgreSQL cluster if no URL is set.
-	URL URL `yaml:"url"`
+	URL settings.URL `yaml:"url"`
 	// MaintenanceURL is the URL for migrations. Its role must be allowed to own tables. Leave it
 	// empty to use url.
-	MaintenanceURL URL `yaml:"maintenance_url"`
+	MaintenanceURL settings.URL `yaml:"maintenance_url"`
 	// MaxConnections is the maximum number of connections that one process opens for deliveries and
 	// live events. All processes share the server's max_connections, so raise this value only if
 	// metrics show that requests wait for a connection. The admin API, maintenance and runs use a
@@ -76,7 +83,7 @@ type NATS struct {
 	// URL of the servers, separated by commas, e.g. nats://a:4222,nats://b:4222. If it is empty,
 	// `postern dev` and `postern serve` run JetStream inside the process. The gateway and processor
 	// commands require it.
-	URL URL `yaml:"url"`
+	URL settings.URL `yaml:"url"`
 	// Credentials is the credentials file (.creds) of the account.
 	Credentials string `yaml:"credentials"`
 	// TLS is required in two cases: a public authority did not sign the servers' certificate, or
@@ -115,7 +122,7 @@ type Stream struct {
 	MaxMessages int64 `yaml:"max_messages" default:"1000000" validate:"gte=1000"`
 	// MaxBytes is the maximum size of a stream. The server must reserve that much disk space for
 	// streams.
-	MaxBytes Bytes `yaml:"max_bytes" default:"2GiB" validate:"gte=1048576"`
+	MaxBytes settings.Bytes `yaml:"max_bytes" default:"2GiB" validate:"gte=1048576"`
 	// MaxAge is how long a stream keeps a message.
 	MaxAge time.Duration `yaml:"max_age" default:"24h" validate:"gte=60000000000"`
 }
@@ -128,7 +135,7 @@ type Ingest struct {
 	TLS ServerTLS `yaml:"tls"`
 	// MaxBodyBytes is the size of the largest accepted body. A larger body gets status 413. Bodies
 	// from Stripe and Shopify are far smaller than the default.
-	MaxBodyBytes Bytes `yaml:"max_body_bytes" default:"4MiB" validate:"gte=1024,lte=268435456"`
+	MaxBodyBytes settings.Bytes `yaml:"max_body_bytes" default:"4MiB" validate:"gte=1024,lte=268435456"`
 	// Deadline is how long a delivery may wait for its commit. After that, the gateway responds
 	// with 503, and the provider sends the delivery again. Keep it below the provider's own timeout
 	// (Shopify: 5 s).
@@ -148,13 +155,13 @@ type Ingest struct {
 	// additional memory: a quarter of this size, plus one body of the largest size. Above that, the
 	// gateway ends the request that has taken longest with status 503, if it has taken more than a
 	// second.
-	QueueBytes Bytes `yaml:"queue_bytes" default:"256MiB" validate:"gte=1048576"`
+	QueueBytes settings.Bytes `yaml:"queue_bytes" default:"256MiB" validate:"gte=1048576"`
 	// BatchMax is the maximum number of deliveries in one commit. The gateway does not wait until a
 	// batch is full.
 	BatchMax int `yaml:"batch_max" default:"256" validate:"gte=1,lte=10000"`
 	// BatchBytes is the maximum size of the bodies in one commit. A single delivery that is larger
 	// gets its own commit.
-	BatchBytes Bytes `yaml:"batch_bytes" default:"8MiB" validate:"gte=1024"`
+	BatchBytes settings.Bytes `yaml:"batch_bytes" default:"8MiB" validate:"gte=1024"`
 	// Writers is the number of commits that run at the same time. A higher number helps only if
 	// commits are slow, for example with a synchronous standby.
 	Writers int `yaml:"writers" default:"2" validate:"gte=1,lte=64"`
@@ -172,7 +179,7 @@ type Ingest struct {
 	Spool Spool `yaml:"spool"`
 	// MaxHeaderBytes is the maximum size of a request's first line and headers. Larger ones get
 	// status 431. The gateway may accept up to 4 KiB more.
-	MaxHeaderBytes Bytes `yaml:"max_header_bytes" default:"32KiB" validate:"gte=4096,lte=1048576"`
+	MaxHeaderBytes settings.Bytes `yaml:"max_header_bytes" default:"32KiB" validate:"gte=4096,lte=1048576"`
 	// HeaderTimeout is how long a sender may take for the request's headers.
 	HeaderTimeout time.Duration `yaml:"header_timeout" default:"5s" validate:"gte=10000000"`
 	// ReadTimeout is how long a sender may take for the whole request.
@@ -193,7 +200,7 @@ type Spool struct {
 	Dir string `yaml:"dir"`
 	// MaxBytes is the maximum size of the spool. When the spool is full, deliveries get status 503.
 	// The disk must have that much free space.
-	MaxBytes Bytes `yaml:"max_bytes" default:"1GiB" validate:"gte=67108864"`
+	MaxBytes settings.Bytes `yaml:"max_bytes" default:"1GiB" validate:"gte=67108864"`
 	// UnsafeDir: true accepts a folder in memory or in /tmp. Acknowledged deliveries in such a
 	// folder are lost when the machine restarts, so use it only to try Postern. Each start logs a
 	// warning, and postern_unsafe_settings counts the setting.
@@ -207,11 +214,11 @@ type Rejections struct {
 	// MaxCount is the maximum number of rejected deliveries that Postern stores per source.
 	MaxCount int `yaml:"max_count" default:"1000" validate:"gte=1"`
 	// MaxBytes is the maximum size of the rejected bodies that Postern stores per source.
-	MaxBytes Bytes `yaml:"max_bytes" default:"16MiB" validate:"gte=1024"`
+	MaxBytes settings.Bytes `yaml:"max_bytes" default:"16MiB" validate:"gte=1024"`
 	// MaxBody is the maximum number of bytes that Postern stores of one rejected body. A longer
 	// body is truncated and marked as truncated. It cannot be verified again. Leave it unset for
 	// the value of ingest.max_body_bytes.
-	MaxBody Bytes `yaml:"max_body" unset:"ingest.max_body_bytes" validate:"omitempty,gte=1024"`
+	MaxBody settings.Bytes `yaml:"max_body" unset:"ingest.max_body_bytes" validate:"omitempty,gte=1024"`
 }
 
 // Retention says after how many days a processor deletes data, once a day. 0 keeps it without
@@ -372,11 +379,11 @@ type Source struct {
 	// Leave it unset for the provider's default, which is 300s for most. The maximum is 24h.
 	Tolerance time.Duration `yaml:"tolerance" unset:"the provider's" validate:"omitempty,gte=1000000000,lte=86400000000000"`
 	// Scheme says how the sender signs, for provider: hmac.
-	Scheme Scheme `yaml:"scheme,omitempty"`
+	Scheme *signature.Scheme `yaml:"scheme,omitempty"`
 	// Schemes replaces scheme for a sender that signs in several ways. Each element has the
 	// settings of scheme. A delivery is valid if any scheme verifies it, so the weakest scheme
 	// determines the security of the source.
-	Schemes []Scheme `yaml:"schemes,omitempty" like:"scheme"`
+	Schemes []signature.Scheme `yaml:"schemes,omitempty" like:"scheme"`
 	// StoreToken: true allows a scheme to read a token from the body (json:PATH or form:FIELD).
 	// Postern stores bodies byte for byte, so the database, views, exports and feeds contain the
 	// token. Anyone who can read one of these can send any delivery.
@@ -384,15 +391,15 @@ type Source struct {
 	// Events says where a delivery contains its events, and which values are their key, type,
 	// account and time. It is for provider: hmac and standardwebhooks. For provider: api, only
 	// type, account, occurred, omit and headers apply.
-	Events Events `yaml:"events,omitempty"`
+	Events declared.Events `yaml:"events,omitempty"`
 	// Objects says which objects the events describe, for provider: hmac, standardwebhooks and api.
 	// Without it, Postern stores and publishes events and mirrors no objects.
-	Objects []Object `yaml:"objects,omitempty"`
+	Objects []declared.Object `yaml:"objects,omitempty"`
 	// Handshake says how Postern responds when the sender checks that the address is yours, for
 	// provider: hmac.
-	Handshake Handshake `yaml:"handshake,omitempty"`
+	Handshake hmac.Handshake `yaml:"handshake,omitempty"`
 	// Reply replaces the response to a stored delivery, for provider: hmac.
-	Reply Reply `yaml:"reply,omitempty"`
+	Reply hmac.Reply `yaml:"reply,omitempty"`
 	// RequireCommit: true makes the gateway respond only after the commit. While PostgreSQL is
 	// unavailable, deliveries get status 503 and do not go to the spool (ingest.spool). Use it for
 	// a sender that needs the event's id in the response. If it is false for provider: api, a
@@ -420,7 +427,7 @@ type Source struct {
 	Reconcile Reconcile `yaml:"reconcile,omitempty"`
 	// MaxBodyBytes is the size of the largest body that this source accepts. Leave it unset for the
 	// value of ingest.max_body_bytes.
-	MaxBodyBytes Bytes `yaml:"max_body_bytes" unset:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456"`
+	MaxBodyBytes settings.Bytes `yaml:"max_body_bytes" unset:"ingest.max_body_bytes" validate:"omitempty,gte=1024,lte=268435456"`
 }
 
 // RateLimit limits the deliveries of a source in each gateway separately: two gateways accept twice
@@ -439,7 +446,7 @@ type Secret struct {
 	Name string `yaml:"name" validate:"required,max=63"`
 	// Value is the secret itself. Prefer env or file, because more people than necessary can often
 	// read the configuration file.
-	Value MaskedString `yaml:"value"`
+	Value settings.MaskedString `yaml:"value"`
 	// Env names the variable that holds the secret.
 	Env string `yaml:"env"`
 	// File names the file that holds the secret. Postern removes one line break at its end. It

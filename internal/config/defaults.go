@@ -1,7 +1,9 @@
 package config
 
 import (
+	"encoding"
 	"fmt"
+	"iter"
 	"reflect"
 	"strings"
 )
@@ -76,7 +78,7 @@ func completeSchedule(s *Schedule) { fillDefaults(reflect.ValueOf(s).Elem()) }
 func fillDefaults(v reflect.Value) {
 	for i := range v.NumField() {
 		field, f := v.Type().Field(i), v.Field(i)
-		if field.Type.Kind() == reflect.Struct {
+		if field.Type.Kind() == reflect.Struct && field.IsExported() {
 			fillDefaults(f)
 			continue
 		}
@@ -90,8 +92,35 @@ func fillDefaults(v reflect.Value) {
 	}
 }
 
+// inlined marks a struct whose settings are in the section around it.
+const inlined = ",inline"
+
 // yamlName returns the key of a field in the file; "" for a field that the file cannot set.
 func yamlName(field reflect.StructField) string {
 	name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
-	return name
+	return strings.TrimPrefix(name, "-")
+}
+
+// settingsOf returns the fields of a struct that the file can set, with their keys.
+func settingsOf(v reflect.Value) iter.Seq2[reflect.Value, string] {
+	return func(yield func(reflect.Value, string) bool) {
+		for i := range v.NumField() {
+			field := v.Type().Field(i)
+			if field.Tag.Get("yaml") == inlined {
+				for inner, name := range settingsOf(v.Field(i)) {
+					if !yield(inner, name) {
+						return
+					}
+				}
+			} else if name := yamlName(field); name != "" && !yield(v.Field(i), name) {
+				return
+			}
+		}
+	}
+}
+
+// isText reports whether a value of the file is a text that the value itself parses.
+func isText(v reflect.Value) bool {
+	_, ok := v.Addr().Interface().(encoding.TextUnmarshaler)
+	return ok
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/all"
 	"github.com/postern-gateway/postern/internal/provider/api"
 	"github.com/postern-gateway/postern/internal/provider/hmac"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // Secrets of the demo sources of `postern dev`. They are public. Their suffix makes every other
@@ -41,22 +42,14 @@ func demoSource(provider, secret string) *Source {
 		Provider: provider,
 		Accounts: []string{"*"},
 		URL:      demoURL + provider,
-		Secrets:  []Secret{{Name: "demo", Value: MaskedString(secret), secret: []byte(secret)}},
+		Secrets:  []Secret{{Name: "demo", Value: settings.MaskedString(secret), secret: []byte(secret)}},
 	}
-	if provider == hmac.Name { // the form in which the provider's samples are signed and named
-		src.Scheme = Scheme{Header: StringList{"X-Signature"}, Prefix: "sha256="}
-		src.Events = Events{Key: StringList{"{json:id}"}, Type: StringList{"{json:type}"},
-			Occurred: EventTime{From: "json:created_at"}}
-		src.Objects = []Object{{Events: StringList{"order.*"}, Type: StringList{"order"},
-			ID:      StringList{"{json:data.id}"},
-			State:   "data",
-			Version: ObjectVersion{From: "json:data.version", Unit: "integer"}, Deletes: StringList{"order.deleted"},
-			Final: true}}
-	}
-	if provider == api.Name {
-		src.Objects = []Object{{Events: StringList{"com.example.order.*"}, Type: StringList{"order"}, State: "data",
-			Version: ObjectVersion{From: "json:data.version", Unit: "integer"},
-			Deletes: StringList{"com.example.order.deleted"}, Final: true}}
+	switch provider { // the form in which the provider's samples are signed and named
+	case hmac.Name:
+		spec := hmac.New().Spec()
+		src.Scheme, src.Events, src.Objects = spec.Schemes[0], spec.Events, spec.Objects
+	case api.Name:
+		src.Objects = api.New().Spec().Objects
 	}
 	c := &Config{Sources: map[string]*Source{provider: src}}
 	c.Complete()

@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // Destination is an external service that effects call: an HTTP API or a mail server.
 type Destination struct {
 	// URL to which Postern joins the paths of steps, e.g. https://api.example.com/v1. Plain http is
 	// allowed for a destination without a key, or on this machine.
-	URL URL `yaml:"url,omitempty"`
+	URL settings.URL `yaml:"url,omitempty"`
 	// SMTP describes a mail server. It replaces url.
 	SMTP SMTP `yaml:"smtp,omitempty"`
 	// Key is the credential. Leave the section out if the destination needs none.
@@ -54,7 +55,7 @@ type Destination struct {
 	Timeout time.Duration `yaml:"timeout,omitempty" unset:"30s; 2m for a mail server" validate:"gte=10000000,lte=600000000000"`
 	// MaxResponseBytes is how much of a response is read. If a longer response contains a value to
 	// capture, the step's outcome is unknown.
-	MaxResponseBytes Bytes `yaml:"max_response_bytes,omitempty" default:"1MiB" validate:"gte=1024,lte=67108864"`
+	MaxResponseBytes settings.Bytes `yaml:"max_response_bytes,omitempty" default:"1MiB" validate:"gte=1024,lte=67108864"`
 }
 
 // Effect is a rule. It says what Postern does, once, when an object changes or at a planned time.
@@ -244,33 +245,26 @@ func checkEffects(c *Config) error {
 
 func (d *Destination) check(path string) error {
 	switch {
-	case !isZero(d.SMTP):
+	case !settings.IsZero(d.SMTP):
 		return d.checkMail(path)
 	case d.URL == "":
-		return &Problem{Path: path + ".url", Msg: "is not set: write the address to call, or smtp for a mail " +
+		return &settings.Problem{Path: path + ".url", Msg: "is not set: write the address to call, or smtp for a " +
+			"mail " +
 			"server"}
 	}
 	bad := []error{d.checkURL(path + ".url")}
 	if _, err := signingKey(d.SigningSecret.key); err != nil {
-		bad = append(bad, &Problem{Path: path + ".signing_secret", Msg: err.Error()})
+		bad = append(bad, &settings.Problem{Path: path + ".signing_secret", Msg: err.Error()})
 	}
-	header, value, ok := strings.Cut(cmp.Or(d.Header, "Authorization: Bearer {key}"), ":")
-	if header = http.CanonicalHeaderKey(strings.TrimSpace(header)); !ok || !isHeaderName(header) ||
-		slices.Contains(reservedHeaders, header) || !strings.Contains(value, "{key}") &&
-		!strings.Contains(value, "{key_base64}") {
-		bad = append(bad, &Problem{Path: path + ".header",
-			Msg: fmt.Sprintf("%q is not a header with the key: write e.g. 'Authorization: Bearer {key}' or "+
-				"'X-Api-Key: "+
-				"{key}'", d.Header)})
-	}
+	c := settings.Check(path)
+	c.CredentialHeader("header", d.Header)
 	for _, name := range sortedKeys(d.Headers) {
-		bad = append(bad, checkCallHeader(path+".headers."+name, name, d.Headers[name]))
+		c.Under("headers").CallHeader(name, d.Headers[name], destinationCredential)
 	}
-	if d.IdempotencyHeader != "none" && !isHeaderName(d.IdempotencyHeader) {
-		bad = append(bad, &Problem{Path: path + ".idempotency_header",
-			Msg: fmt.Sprintf("%q is not a header name: write one, or none", d.IdempotencyHeader)})
+	if d.IdempotencyHeader != "none" && !settings.IsHeaderName(d.IdempotencyHeader) {
+		c.Fail("idempotency_header", "%q is not a header name: write one, or none", d.IdempotencyHeader)
 	}
-	return errors.Join(bad...)
+	return errors.Join(append(bad, c.Err())...)
 }
 
 // checkURL requires an address to which calls, and the key, may be sent.
@@ -278,33 +272,23 @@ func (d *Destination) checkURL(path string) error {
 	u, err := url.Parse(string(d.URL))
 	switch {
 	case err != nil, u.Scheme != "https" && u.Scheme != "http", u.Hostname() == "":
-		return &Problem{Path: path, Msg: fmt.Sprintf("%q is not an address that can be called: write e.g. "+
+		return &settings.Problem{Path: path, Msg: fmt.Sprintf("%q is not an address that can be called: write e.g. "+
 			"https://api.example.com",
-			MaskURL(string(d.URL)))}
+			settings.MaskURL(string(d.URL)))}
 	case u.User != nil, u.RawQuery != "", u.ForceQuery, u.Fragment != "":
-		return &Problem{Path: path, Msg: "has a user, a query or a # part: remove them; a credential has a " +
+		return &settings.Problem{Path: path, Msg: "has a user, a query or a # part: remove them; a credential has a " +
 			"setting of its own, and a query belongs to a step's path"}
 	case u.Scheme == "http" && !d.Key.isUnset() && !isLoopbackHost(u.Hostname()):
-		return &Problem{Path: path, Msg: fmt.Sprintf("%q is plain http, so everyone on the network path can read the "+
-			"key: write https", MaskURL(string(d.URL)))}
+		return &settings.Problem{Path: path, Msg: fmt.Sprintf("%q is plain http, so everyone on the network path can "+
+			"read the "+
+			"key: write https", settings.MaskURL(string(d.URL)))}
 	}
 	return nil
 }
 
-// checkCallHeader rejects headers that calls must not set.
-func checkCallHeader(path, name, value string) error {
-	canonical := http.CanonicalHeaderKey(name)
-	switch {
-	case !isHeaderName(canonical) || slices.Contains(reservedHeaders, canonical):
-		return &Problem{Path: path, Msg: "cannot be set here: leave it out"}
-	case isCredentialHeader(canonical):
-		return &Problem{Path: path, Msg: "the destination holds the credential: set its key, and write in its " +
-			"header how to send it"}
-	case strings.ContainsAny(value, "\r\n\x00"):
-		return &Problem{Path: path, Msg: "contains a line break: remove it"}
-	}
-	return nil
-}
+// destinationCredential says what to do with a credential in the headers of a call.
+const destinationCredential = "the destination holds the credential: set its key, and write in its header how to " +
+	"send it"
 
 // ruleBuilder compiles a rule and collects its problems.
 type ruleBuilder struct {
@@ -314,7 +298,7 @@ type ruleBuilder struct {
 }
 
 func (b *ruleBuilder) fail(path, msg string, args ...any) {
-	b.errs = append(b.errs, &Problem{Path: path, Msg: fmt.Sprintf(msg, args...)})
+	b.errs = append(b.errs, &settings.Problem{Path: path, Msg: fmt.Sprintf(msg, args...)})
 }
 
 func (b *ruleBuilder) text(path, text string, scope rules.Scope) *rules.Text {
@@ -387,11 +371,11 @@ func (b *ruleBuilder) step(at string, s *EffectStep, scope rules.Scope, c *Confi
 	if s.Check != (EffectCheck{}) {
 		out.Check = b.check(at+".check", s, s.checkScope(scope), c, out.Timeout)
 	}
-	if !isZero(s.Mail) {
+	if !settings.IsZero(s.Mail) {
 		out.Do = b.mail(at, s, to, scope)
 		return out
 	}
-	if !isZero(to.SMTP) {
+	if !settings.IsZero(to.SMTP) {
 		b.fail(at+".to", "destination %s is a mail server: write mail, with to, subject and text", s.To)
 	}
 	out.Do = b.call(at, EffectCall{s.Method, s.Path, s.JSON, s.Form}, s.Headers, s.Text, scope)
@@ -413,7 +397,7 @@ func (b *ruleBuilder) step(at string, s *EffectStep, scope rules.Scope, c *Confi
 				"beginning with a letter")
 		}
 	}
-	if !isZero(s.Compensate) {
+	if !settings.IsZero(s.Compensate) {
 		after := rules.Scope{Change: scope.Change, Event: scope.Event, Window: scope.Window,
 			Steps: map[string][]string{s.Name: sortedKeys(s.Capture)}}
 		for name, captures := range scope.Steps {
@@ -440,7 +424,7 @@ func (b *ruleBuilder) check(at string, s *EffectStep, scope rules.Scope, c *Conf
 	switch d := c.Destinations[destination]; {
 	case d == nil && k.To != "":
 		b.fail(at+".to", "destination %q is not configured", k.To)
-	case d != nil && !isZero(d.SMTP):
+	case d != nil && !settings.IsZero(d.SMTP):
 		b.fail(at+".to", "a mail server cannot be queried: name another destination, e.g. the API of the mail provider")
 	}
 	b.path(at, k.Path)
@@ -461,9 +445,9 @@ func (b *ruleBuilder) call(at string, of EffectCall, headers map[string]string, 
 	out := rules.Request{Method: cmp.Or(of.Method, http.MethodPost), Path: b.text(at+".path", of.Path, scope),
 		Headers: map[string]*rules.Text{}}
 	for _, name := range sortedKeys(headers) {
-		if err := checkCallHeader(at+".headers."+name, name, headers[name]); err != nil {
-			b.errs = append(b.errs, err)
-		}
+		c := settings.Check(at + ".headers")
+		c.CallHeader(name, headers[name], destinationCredential)
+		b.errs = append(b.errs, c.Err())
 		out.Headers[http.CanonicalHeaderKey(name)] = b.text(at+".headers."+name, headers[name], scope)
 	}
 	bodies := 0

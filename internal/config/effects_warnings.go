@@ -9,6 +9,7 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/api"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // EffectWarnings reports rules that work but are likely to cause trouble, and a retention that
@@ -28,7 +29,8 @@ func (c *Config) EffectWarnings() (all []string) {
 		} else {
 			keys[c.Effects[name].Key] = name
 		}
-		if src := c.Sources[c.Effects[name].Source]; src != nil && isZero(src.API) && src.Provider != api.Name &&
+		if src := c.Sources[c.Effects[name].Source]; src != nil && settings.IsZero(src.API) &&
+			src.Provider != api.Name &&
 			c.Effects[name].Trigger != string(rules.OnEvent) {
 			all = append(all, fmt.Sprintf("effects.%s: rules need certain states, and source %s has no section "+
 				"api: if two updates have the same time in the provider's clock, the effect waits for the "+
@@ -72,7 +74,7 @@ func (c *Config) clearedEarlyWarnings() (all []string) {
 	}
 	for _, of := range found {
 		if of.days > 0 && (bodies == 0 || bodies > of.days) {
-			all = append(all, c.Locate(&Problem{Path: of.path,
+			all = append(all, c.Locate(&settings.Problem{Path: of.path,
 				Msg: fmt.Sprintf("the contents of effects are deleted %d "+
 					"days after their end, and events are kept %s: a replay with --mode force of older events skips "+
 					"their effects, and counts them as left; set it to at least as many days as events are kept, "+
@@ -102,7 +104,8 @@ func (c *Config) untrustedCheckWarnings() (all []string) {
 					!yes {
 					continue
 				}
-				all = append(all, c.Locate(&Problem{Path: fmt.Sprintf("effects.%s.steps.%d.check.done", name, i),
+				all = append(all, c.Locate(&settings.Problem{Path: fmt.Sprintf("effects.%s.steps.%d.check.done", name,
+					i),
 					Msg: fmt.Sprintf("is true for a response with status %d, but Postern accepts true only from 2xx: "+
 						"it "+
 						"would ask again and again, and then need an operator; "+
@@ -138,7 +141,7 @@ func (c *Config) unknownTypeWarnings() (all []string) {
 		} else {
 			text += "; list the existing ones with `postern objects list --source " + e.Source + "`"
 		}
-		all = append(all, c.Locate(&Problem{Path: "effects." + name + ".type", Msg: text}).Error())
+		all = append(all, c.Locate(&settings.Problem{Path: "effects." + name + ".type", Msg: text}).Error())
 	}
 	return all
 }
@@ -153,5 +156,5 @@ func (s *Source) objectTypes(p provider.Provider) []string {
 	if len(known) == 0 {
 		return nil
 	}
-	return slices.Concat(known, sortedKeys(s.API.Types), sortedKeys(s.API.Objects))
+	return slices.Concat(known, sortedKeys(s.API.Types), sortedKeys(s.API.Described.Objects))
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // EnvName returns the variable of a setting: database.url is POSTERN_DATABASE_URL,
@@ -29,15 +31,24 @@ type overrides struct {
 // apply sets the fields of v. A variable that is unset or empty keeps the file's value.
 func (o *overrides) apply(v reflect.Value, path []string) {
 	switch {
+	case isText(v):
+		o.applyScalar(v, path)
 	case v.Kind() == reflect.Struct:
-		for i := range v.NumField() {
-			if name := yamlName(v.Type().Field(i)); name != "" {
-				o.apply(v.Field(i), append(slices.Clone(path), name))
-			}
+		for field, name := range settingsOf(v) {
+			o.apply(field, append(slices.Clone(path), name))
+		}
+	case v.Kind() == reflect.Pointer && v.Type().Elem().Kind() == reflect.Struct:
+		section := reflect.New(v.Type().Elem())
+		if !v.IsNil() {
+			section = v
+		}
+		if o.apply(section.Elem(), path); !section.Elem().IsZero() {
+			v.Set(section)
 		}
 	case v.Kind() == reflect.Map && v.Type().Elem().Kind() == reflect.Pointer:
 		o.applyNamed(v, path)
-	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct &&
+		!isText(reflect.New(v.Type().Elem()).Elem()):
 		o.applyList(v, path)
 	default:
 		o.applyScalar(v, path)
@@ -51,7 +62,7 @@ func (o *overrides) applyScalar(v reflect.Value, path []string) {
 		return
 	}
 	if err := setScalar(v, text); err != nil {
-		o.errs = append(o.errs, &Problem{Env: name, Path: strings.Join(path, "."), Msg: err.Error()})
+		o.errs = append(o.errs, &settings.Problem{Env: name, Path: strings.Join(path, "."), Msg: err.Error()})
 		return
 	}
 	o.paths[strings.Join(path, ".")] = name
@@ -109,7 +120,7 @@ func sharedVariables[V any](group string, named map[string]V) error {
 	for _, name := range sortedKeys(named) {
 		variable := EnvName(group, name)
 		if other, ok := seen[variable]; ok {
-			bad = append(bad, &Problem{Path: group + "." + name,
+			bad = append(bad, &settings.Problem{Path: group + "." + name,
 				Msg: fmt.Sprintf("shares its variables (%s_...) with %q: choose names that differ in more than - and "+
 					"_", variable, other)})
 		}

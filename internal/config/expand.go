@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // reference matches ${NAME}, and $${NAME}, which stands for the text ${NAME}.
@@ -48,8 +49,9 @@ func (e *expander) replace(s string, line int) string {
 		name := ref[2 : len(ref)-1]
 		value := e.env(name)
 		if value == "" && e.opts.secrets {
-			e.errs = append(e.errs, &Problem{Line: line, Msg: fmt.Sprintf("%s: the variable is %s; set it, or write "+
-				"$%s for the text itself", ref, e.opts.missingReason(name), ref)})
+			e.errs = append(e.errs, &settings.Problem{Line: line,
+				Msg: fmt.Sprintf("%s: the variable is %s; set it, or write "+
+					"$%s for the text itself", ref, e.opts.missingReason(name), ref)})
 		}
 		return value
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // FuzzParse: no input panics, and each accepted configuration fulfils what other packages rely on.
@@ -104,7 +105,7 @@ func FuzzBytes(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		var b, again config.Bytes
+		var b, again settings.Bytes
 		if b.UnmarshalText([]byte(text)) != nil {
 			return
 		}

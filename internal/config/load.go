@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // maxFile is the largest accepted configuration in bytes. A larger file is the wrong one.
@@ -71,7 +72,8 @@ func LoadSources(path string) (*Config, error) {
 	for _, name := range sortedKeys(c.Sources) {
 		p, err := c.Sources[name].provider(name)
 		if p == nil && err == nil {
-			err = &Problem{Path: "sources." + name + ".provider", Msg: unknownProvider(c.Sources[name].Provider)}
+			err = &settings.Problem{Path: "sources." + name + ".provider",
+				Msg: unknownProvider(c.Sources[name].Provider)}
 		} else if p != nil {
 			err = errors.Join(err, c.Sources[name].checkAPI(name, p, false))
 		}
@@ -128,7 +130,7 @@ func readFile(path string) ([]byte, error) {
 func parse(name string, b []byte, env func(string) string, p loadOptions) (*Config, error) {
 	found := &findings{locator: locator{file: name}}
 	if len(b) > maxFile {
-		return nil, found.locate(&Problem{Msg: fmt.Sprintf("more than %d bytes: probably not a configuration",
+		return nil, found.locate(&settings.Problem{Msg: fmt.Sprintf("more than %d bytes: probably not a configuration",
 			maxFile)})
 	}
 	c := &Config{fileTracker: p.fileTracker}
@@ -174,7 +176,7 @@ func parseYAML(b []byte) (body ast.Node, err error) {
 		return nil, syntaxProblem(err, b)
 	}
 	if len(file.Docs) > 1 {
-		return nil, &Problem{Msg: "more than one YAML document: keep one"}
+		return nil, &settings.Problem{Msg: "more than one YAML document: keep one"}
 	}
 	if len(file.Docs) == 0 || file.Docs[0].Body == nil || file.Docs[0].Body.Type() == ast.NullType ||
 		file.Docs[0].Body.Type() == ast.CommentType {
@@ -185,7 +187,8 @@ func parseYAML(b []byte) (body ast.Node, err error) {
 
 func recoverMalformed(err *error) {
 	if recover() != nil {
-		*err = &Problem{Msg: "cannot be read as YAML: a value is malformed; compare with the output of `postern init`"}
+		*err = &settings.Problem{Msg: "cannot be read as YAML: a value is malformed; compare with the output of " +
+			"`postern init`"}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/mail"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // SMTP is a mail server.
@@ -38,12 +39,12 @@ type SMTP struct {
 // address, header or line.
 type EffectMail struct {
 	// To is the recipient, or a list of recipients. Each entry is one address, or NAME <ADDRESS>.
-	To StringList `yaml:"to,omitempty"`
+	To settings.List[string] `yaml:"to,omitempty"`
 	// Cc are further recipients. Postern leaves out an entry whose template yields an empty text.
-	Cc StringList `yaml:"cc,omitempty"`
+	Cc settings.List[string] `yaml:"cc,omitempty"`
 	// ReplyTo are the addresses for replies. Postern leaves out an entry whose template yields an
 	// empty text.
-	ReplyTo StringList `yaml:"reply_to,omitempty"`
+	ReplyTo settings.List[string] `yaml:"reply_to,omitempty"`
 	// Subject is the subject of the mail, in one line.
 	Subject string `yaml:"subject,omitempty"`
 	// Text is the mail as plain text.
@@ -71,7 +72,7 @@ const (
 func (d *Destination) completeTimeout() {
 	if d.Timeout == 0 {
 		d.Timeout = callTimeout
-		if !isZero(d.SMTP) {
+		if !settings.IsZero(d.SMTP) {
 			d.Timeout = mailTimeout
 		}
 	}
@@ -122,7 +123,7 @@ func (s *SMTP) secrets() []string {
 
 // isRepeatable reports whether the destination executes a step once, however often it gets it. A
 // mail server does not.
-func (s *EffectStep) isRepeatable() bool { return !s.AtMostOnce && isZero(s.Mail) }
+func (s *EffectStep) isRepeatable() bool { return !s.AtMostOnce && settings.IsZero(s.Mail) }
 
 // atMostOnceSetting returns the setting that makes a step not repeatable.
 func (s *EffectStep) atMostOnceSetting() string {
@@ -134,7 +135,7 @@ func (s *EffectStep) atMostOnceSetting() string {
 
 // captureNames returns the names of the values that later steps may use.
 func (s *EffectStep) captureNames() []string {
-	if !isZero(s.Mail) {
+	if !settings.IsZero(s.Mail) {
 		return []string{rules.CapturedMessageID}
 	}
 	return sortedKeys(s.Capture)
@@ -143,7 +144,7 @@ func (s *EffectStep) captureNames() []string {
 // checkScope returns the names that a step's check may use. For a mail they include its Message-ID,
 // which is known before it is sent.
 func (s *EffectStep) checkScope(scope rules.Scope) rules.Scope {
-	if isZero(s.Mail) {
+	if settings.IsZero(s.Mail) {
 		return scope
 	}
 	scope.Steps = maps.Clone(scope.Steps)
@@ -155,7 +156,7 @@ func (s *EffectStep) checkScope(scope rules.Scope) rules.Scope {
 func (d *Destination) checkMail(path string) error {
 	var bad []error
 	fail := func(setting, format string, args ...any) {
-		bad = append(bad, &Problem{Path: path + "." + setting, Msg: fmt.Sprintf(format, args...)})
+		bad = append(bad, &settings.Problem{Path: path + "." + setting, Msg: fmt.Sprintf(format, args...)})
 	}
 	s := &d.SMTP
 	if d.URL != "" || d.Header != "" || len(d.Headers) > 0 || !d.Key.isUnset() || !d.SigningSecret.isUnset() {
@@ -185,13 +186,13 @@ func (d *Destination) checkMail(path string) error {
 // mail compiles a step that sends a mail.
 func (b *ruleBuilder) mail(at string, s *EffectStep, to *Destination, scope rules.Scope) rules.Request {
 	m, from := &s.Mail, to.SMTP.fromAddress()
-	if isZero(to.SMTP) {
+	if settings.IsZero(to.SMTP) {
 		b.fail(at+".to", "destination %s is not a mail server: give the step a path, or name a destination with smtp",
 			s.To)
 	}
 	if s.Path != "" || s.Method != http.MethodPost || s.Forward || s.JSON != nil || s.Form != nil || s.Text != "" ||
 		len(s.Headers) > 0 || len(s.Success) > 0 || len(s.Capture) > 0 || len(s.Retry.Statuses) > 0 ||
-		!isZero(s.Compensate) {
+		!settings.IsZero(s.Compensate) {
 		b.fail(at+".mail", "a step with mail sends only that, and cannot be undone: leave path, method, "+
 			"forward, json, form, text, headers, success, capture, retry.on and compensate out; steps.%s.message_id "+
 			"is captured automatically", s.Name)

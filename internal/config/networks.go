@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // parseNetwork reads an address or a network. It rejects IPv4 addresses in IPv6 form, because
@@ -68,7 +70,7 @@ func checkRateLimits(c *Config) error {
 	var bad []error
 	for _, name := range sortedKeys(c.Sources) {
 		if r := c.Sources[name].RateLimit; r.Burst != 0 && r.PerSecond == 0 {
-			bad = append(bad, &Problem{Path: "sources." + name + ".rate_limit.burst",
+			bad = append(bad, &settings.Problem{Path: "sources." + name + ".rate_limit.burst",
 				Msg: "is set, but per_second is not, so there is no limit: set rate_limit.per_second, or leave this " +
 					"out"})
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/mail"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // Notification is an alert: it tells a recipient about work that needs an operator.
@@ -18,7 +19,7 @@ type Notification struct {
 	Path string `yaml:"path,omitempty"`
 	// Mail is the recipient, if the destination is a mail server: an address or a list of
 	// addresses.
-	Mail StringList `yaml:"mail,omitempty"`
+	Mail settings.List[string] `yaml:"mail,omitempty"`
 	// Conditions selects the alerts: failed_runs, dead_outcomes, effects_with_unknown_outcome
 	// (steps with an unknown outcome), effects_needing_review (effects that an operator must
 	// review) and effects_awaiting_approval (effects that await approval). Leave it unset for all.
@@ -57,14 +58,14 @@ func checkNotify(c *Config) error {
 	for _, name := range sortedKeys(c.Notify) {
 		n, path := c.Notify[name], "notify."+name
 		fail := func(setting, format string, args ...any) {
-			bad = append(bad, &Problem{Path: path + "." + setting, Msg: fmt.Sprintf(format, args...)})
+			bad = append(bad, &settings.Problem{Path: path + "." + setting, Msg: fmt.Sprintf(format, args...)})
 		}
 		d := c.Destinations[n.To]
 		if d == nil {
 			fail("to", "destination %q is not configured", n.To)
 			continue
 		}
-		switch mails := !isZero(d.SMTP); {
+		switch mails := !settings.IsZero(d.SMTP); {
 		case mails && len(n.Mail) == 0:
 			fail("mail", "destination %s is a mail server: write the recipient", n.To)
 		case mails && n.Path != "":

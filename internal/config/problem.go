@@ -10,43 +10,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/postern-gateway/postern/internal/settings"
 )
-
-// Problem is one error in a configuration: where it is, what is wrong and what to do.
-type Problem struct {
-	// File and Line (from 1) are the place of the error; empty and 0 where it is not in a file.
-	File string
-	Line int
-	// Env is the variable with the error, if it is in a variable.
-	Env string
-	// Path is the dotted setting, e.g. sources.shop.secrets.0.name.
-	Path string
-	// Msg says what is wrong and what to do. It never contains a secret.
-	Msg string
-}
-
-// Error returns "file:line: path: message", or "VARIABLE: message".
-func (p *Problem) Error() string {
-	var parts []string
-	switch {
-	case p.Env != "":
-		parts = append(parts, p.Env)
-	case p.Line > 0:
-		file := p.File
-		if file == "" {
-			file = "line "
-		} else {
-			file += ":"
-		}
-		parts = append(parts, file+strconv.Itoa(p.Line))
-	case p.File != "":
-		parts = append(parts, p.File)
-	}
-	if p.Path != "" && p.Env == "" {
-		parts = append(parts, p.Path)
-	}
-	return strings.Join(append(parts, p.Msg), ": ")
-}
 
 // yamlPosition matches how the YAML library writes a line and a column.
 var yamlPosition = regexp.MustCompile(`\[(\d+):\d+\]`)
@@ -56,9 +21,9 @@ var yamlPosition = regexp.MustCompile(`\[(\d+):\d+\]`)
 func syntaxProblem(err error, text []byte) error {
 	var y yaml.Error
 	if !errors.As(err, &y) {
-		return &Problem{Msg: err.Error()}
+		return &settings.Problem{Msg: err.Error()}
 	}
-	p := &Problem{Msg: yamlPosition.ReplaceAllString(y.GetMessage(), "line $1")}
+	p := &settings.Problem{Msg: yamlPosition.ReplaceAllString(y.GetMessage(), "line $1")}
 	if tk := y.GetToken(); tk != nil && tk.Position != nil {
 		p.Line = tk.Position.Line
 	}
@@ -122,7 +87,7 @@ func (w *locator) locate(err error) error {
 		}
 		return errors.Join(out...)
 	}
-	var p *Problem
+	var p *settings.Problem
 	if !errors.As(err, &p) {
 		return err
 	}
@@ -153,7 +118,7 @@ func (f *findings) add(err error) {
 }
 
 func (f *findings) alreadyReported(known int, err error) bool {
-	var p, earlier *Problem
+	var p, earlier *settings.Problem
 	if !errors.As(err, &p) || p.Line == 0 {
 		return false
 	}
@@ -165,7 +130,7 @@ func (f *findings) alreadyReported(known int, err error) bool {
 // err returns all errors, ordered by line; nil for none.
 func (f *findings) err() error {
 	line := func(err error) int {
-		var p *Problem
+		var p *settings.Problem
 		if errors.As(err, &p) {
 			return p.Line
 		}

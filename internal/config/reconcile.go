@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
@@ -129,18 +130,18 @@ func (e *Endpoint) Lists() (events, objects bool) {
 // checkReconcile requires, for a source with a section reconcile, an API that lists what is
 // reconciled. The expressions are checked with the schedules.
 func (s *Source) checkReconcile(name string, e *Endpoint) error {
-	if isZero(s.Reconcile) {
+	if settings.IsZero(s.Reconcile) {
 		return nil
 	}
 	path := "sources." + name + ".reconcile"
 	if e.API == nil {
-		return &Problem{Path: path, Msg: "needs a section api, with the key for the provider's " +
+		return &settings.Problem{Path: path, Msg: "needs a section api, with the key for the provider's " +
 			"API"}
 	}
 	var bad []error
 	want := func(what, cron string, ok bool, msg string) {
 		if cron != "" && !ok {
-			bad = append(bad, &Problem{Path: path + "." + what, Msg: msg})
+			bad = append(bad, &settings.Problem{Path: path + "." + what, Msg: msg})
 		}
 	}
 	events, objects := e.Lists()
@@ -158,7 +159,7 @@ func (s *Source) checkReconcile(name string, e *Endpoint) error {
 // one account remains.
 func (s *Source) checkExclude(path string, e *Endpoint) (bad []error) {
 	problem := func(setting, msg string, args ...any) {
-		bad = append(bad, &Problem{Path: path + "." + setting, Msg: fmt.Sprintf(msg, args...)})
+		bad = append(bad, &settings.Problem{Path: path + "." + setting, Msg: fmt.Sprintf(msg, args...)})
 	}
 	_, sited := e.Reader.(provider.BaseURLReader)
 	one := sited || e.Reader.CredentialCheck(e.API, "another").Account != "another"
@@ -195,10 +196,10 @@ func (s *Source) checkExclude(path string, e *Endpoint) (bad []error) {
 // checkNamedSchedule returns the problems of the expression and the time zone.
 func checkNamedSchedule(s *NamedSchedule, cron, zone string) error {
 	if _, err := timetable.Zone(s.TimeZone); err != nil {
-		return &Problem{Path: zone, Msg: err.Error()}
+		return &settings.Problem{Path: zone, Msg: err.Error()}
 	}
 	if _, err := timetable.Parse(s.Cron, s.TimeZone); err != nil && s.Cron != "" {
-		return &Problem{Path: cron, Msg: err.Error()}
+		return &settings.Problem{Path: cron, Msg: err.Error()}
 	}
 	return nil
 }

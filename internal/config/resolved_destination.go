@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/mail"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // ResolvedDestination says how to call a destination.
@@ -57,7 +58,7 @@ func (c *Config) ResolveDestinations() (all []ResolvedDestination) {
 		for header, value := range d.Headers {
 			r.Headers.Set(header, value)
 		}
-		if !isZero(d.SMTP) {
+		if !settings.IsZero(d.SMTP) {
 			r.Mail = d.SMTP.server()
 			r.Secrets = d.SMTP.secrets()
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 const spoolExample = `
@@ -156,11 +157,11 @@ schedules:
 	for path, place := range map[string]string{
 		"schedules.nightly.parameters.rate": "line 6: schedules.nightly.parameters.rate: x",
 		"schedules.weekly.job":              "POSTERN_SCHEDULES_WEEKLY_JOB: x"} {
-		if err := c.Locate(errors.Join(&config.Problem{Path: path, Msg: "x"})); err.Error() != place {
+		if err := c.Locate(errors.Join(&settings.Problem{Path: path, Msg: "x"})); err.Error() != place {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if err := config.Default().Locate(&config.Problem{Path: "a", Msg: "x"}); err.Error() != "a: x" {
+	if err := config.Default().Locate(&settings.Problem{Path: "a", Msg: "x"}); err.Error() != "a: x" {
 		t.Error(err)
 	}
 	if err := c.Locate(nil); err != nil {
@@ -185,7 +186,7 @@ func TestMaskURL_passwords_areMasked(t *testing.T) {
 		"nats://u:pw@a:4222,nats://token@b:4222,c":  "nats://u:[hidden]@a:4222,nats://[hidden]@b:4222,c",
 		"": "",
 	} {
-		if got := config.MaskURL(in); got != want {
+		if got := settings.MaskURL(in); got != want {
 			t.Errorf("MaskURL(%q) = %q, want %q", in, got, want)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/api"
+	"github.com/postern-gateway/postern/internal/provider/hmac"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
@@ -67,7 +69,7 @@ func (c *Config) Endpoints() []Endpoint {
 		}
 		source := src.providerSource(name)
 		source.WholeSeconds = src.secondPrecisionTypes(p)
-		reader := src.reader(&providerBuilder{}, p)
+		reader := src.reader(settings.Check(""), p)
 		api, _ := src.API.providerAPI(p, reader, source)
 		out = append(out, Endpoint{Provider: p, Source: source, IsCustomized: src.isCustomized(), API: api,
 			Reader:           reader,
@@ -92,7 +94,7 @@ func (s *Source) requiresCommit(p provider.Provider) bool {
 // isCustomized reports whether the provider's samples do not match the source's sender. Events of
 // provider: api always name themselves.
 func (s *Source) isCustomized() bool {
-	return s.Provider != api.Name && (!isZero(s.Scheme) || len(s.Schemes) > 0 || !isZero(s.Events) ||
+	return s.Provider != api.Name && (s.Scheme != nil || len(s.Schemes) > 0 || !settings.IsZero(s.Events) ||
 		len(s.Objects) > 0)
 }
 
@@ -113,7 +115,8 @@ func checkSources(c *Config) error {
 		p, err := c.Sources[name].provider(name)
 		bad = append(bad, err)
 		if _, sendsRequests := p.(provider.Eraser); p != nil && c.Sources[name].RedactOnRequest && !sendsRequests {
-			bad = append(bad, &Problem{Path: "sources." + name + ".redact_on_request", Msg: "the provider " + p.Name() +
+			bad = append(bad, &settings.Problem{Path: "sources." + name + ".redact_on_request", Msg: "the provider " +
+				p.Name() +
 				" sends no deletion requests: leave this out"})
 		}
 		if p != nil {
@@ -136,13 +139,13 @@ func checkSources(c *Config) error {
 // call needs.
 func (s *Source) checkAPI(name string, p provider.Provider, called bool) error {
 	path := "sources." + name + ".api"
-	b := &providerBuilder{path: path}
-	reader := s.reader(b, p)
-	if len(b.errs) > 0 || !called {
-		return errors.Join(b.errs...)
+	c := settings.Check(path)
+	reader := s.reader(c, p)
+	if c.Count() > 0 || !called {
+		return c.Err()
 	}
 	if _, err := s.API.providerAPI(p, reader, s.providerSource(name)); err != nil {
-		return &Problem{Path: path, Msg: err.Error()}
+		return &settings.Problem{Path: path, Msg: err.Error()}
 	}
 	return nil
 }
@@ -159,23 +162,24 @@ func readSecrets(c *Config, env func(string) string, p loadOptions) error {
 		for i := range c.Sources[name].Secrets {
 			s := &c.Sources[name].Secrets[i]
 			if err := s.read(env, p); err != nil {
-				bad = append(bad, &Problem{Path: fmt.Sprintf("sources.%s.secrets.%d", name, i),
+				bad = append(bad, &settings.Problem{Path: fmt.Sprintf("sources.%s.secrets.%d", name, i),
 					Msg: fmt.Sprintf("secret %q: %v", s.Name, err)})
 			}
 		}
-		if err := c.Sources[name].Handshake.Challenge.Token.read(env, p); err != nil {
-			bad = append(bad, &Problem{Path: "sources." + name + ".handshake.challenge.token", Msg: err.Error()})
+		if err := readToken(c.Sources[name].Handshake.Challenge, env, p); err != nil {
+			bad = append(bad, &settings.Problem{Path: "sources." + name + ".handshake.challenge.token",
+				Msg: err.Error()})
 		}
-		if isZero(c.Sources[name].API) {
+		if settings.IsZero(c.Sources[name].API) {
 			continue
 		}
 		if err := c.Sources[name].API.Key.read(env, p); err != nil {
-			bad = append(bad, &Problem{Path: "sources." + name + ".api.key", Msg: err.Error()})
+			bad = append(bad, &settings.Problem{Path: "sources." + name + ".api.key", Msg: err.Error()})
 		}
 	}
 	for _, name := range sortedKeys(c.Destinations) {
 		if err := c.Destinations[name].SMTP.read(env, p); err != nil {
-			bad = append(bad, &Problem{Path: "destinations." + name + ".smtp.password", Msg: err.Error()})
+			bad = append(bad, &settings.Problem{Path: "destinations." + name + ".smtp.password", Msg: err.Error()})
 		}
 		for setting, key := range map[string]*APIKey{"key": &c.Destinations[name].Key,
 			"signing_secret": &c.Destinations[name].SigningSecret} {
@@ -183,11 +187,25 @@ func readSecrets(c *Config, env func(string) string, p loadOptions) error {
 				continue
 			}
 			if err := key.read(env, p); err != nil {
-				bad = append(bad, &Problem{Path: "destinations." + name + "." + setting, Msg: err.Error()})
+				bad = append(bad, &settings.Problem{Path: "destinations." + name + "." + setting, Msg: err.Error()})
 			}
 		}
 	}
 	return errors.Join(bad...)
+}
+
+// readToken loads the token of a challenge from the variable or file.
+func readToken(c *hmac.Challenge, env func(string) string, p loadOptions) error {
+	if c == nil || c.Token == nil {
+		return nil
+	}
+	if c.Token.From == (signature.Ref{}) {
+		return errors.New("from is not set: write where the sender puts the token, e.g. query:hub.verify_token")
+	}
+	s := Secret{Value: c.Token.Value, Env: c.Token.Env, File: c.Token.File}
+	err := s.read(env, p)
+	c.Token.Loaded = s.secret
+	return err
 }
 
 func (s *Secret) read(env func(string) string, p loadOptions) error {

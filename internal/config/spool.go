@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // disk describes the file system of a folder.
@@ -24,15 +26,19 @@ func CheckSpool(s Spool) error {
 		return nil
 	}
 	if !filepath.IsAbs(s.Dir) {
-		return &Problem{Path: "ingest.spool.dir", Msg: fmt.Sprintf("%s depends on the folder in which the process "+
-			"starts, "+
-			"but the spool must always be the same folder: write an absolute path, e.g. /var/lib/postern/spool", s.Dir)}
+		return &settings.Problem{Path: "ingest.spool.dir",
+			Msg: fmt.Sprintf("%s depends on the folder in which the process "+
+				"starts, "+
+				"but the spool must always be the same folder: write an absolute path, e.g. /var/lib/postern/spool",
+				s.Dir)}
 	}
 	if reason := volatileReason(s.Dir); reason != "" && !s.UnsafeDir {
-		return &Problem{Path: "ingest.spool.dir", Msg: fmt.Sprintf("%s is %s, so acknowledged deliveries are lost "+
-			"when "+
-			"the machine stops: name a folder on a disk, or set ingest.spool.unsafe_dir: true to accept that", s.Dir,
-			reason)}
+		return &settings.Problem{Path: "ingest.spool.dir",
+			Msg: fmt.Sprintf("%s is %s, so acknowledged deliveries are lost "+
+				"when "+
+				"the machine stops: name a folder on a disk, or set ingest.spool.unsafe_dir: true to accept that",
+				s.Dir,
+				reason)}
 	}
 	return nil
 }

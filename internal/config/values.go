@@ -12,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
@@ -40,11 +41,12 @@ func (r *valueReader) read(node ast.Node, v reflect.Value) {
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		r.read(node, v.Elem())
-	case v.Kind() == reflect.Struct && members(node) != nil:
+	case v.Kind() == reflect.Struct && members(node) != nil && !isText(v):
 		r.readStruct(members(node), v)
 	case v.Kind() == reflect.Map && members(node) != nil:
 		r.readMap(members(node), v)
-	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct && node.Type() == ast.SequenceType:
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct && node.Type() == ast.SequenceType &&
+		!isText(reflect.New(v.Type().Elem()).Elem()):
 		for i, element := range node.(*ast.SequenceNode).Values {
 			one := reflect.New(v.Type().Elem()).Elem()
 			r.readChild(strconv.Itoa(i), element, one)
@@ -63,12 +65,12 @@ func (r *valueReader) addProblem(node ast.Node, v reflect.Value, err error) erro
 	msg := valueAdvice(node, v)
 	if msg == "" {
 		err = valueProblem(node, err)
-		if p := new(Problem); errors.As(err, &p) && p.Path == "" {
+		if p := new(settings.Problem); errors.As(err, &p) && p.Path == "" {
 			p.Path = strings.Join(r.path, ".")
 		}
 		return err
 	}
-	return &Problem{Path: strings.Join(r.path, "."), Line: node.GetToken().Position.Line, Msg: msg}
+	return &settings.Problem{Path: strings.Join(r.path, "."), Line: node.GetToken().Position.Line, Msg: msg}
 }
 
 // valueAdvice shows the value only where it cannot be a secret.
@@ -80,7 +82,7 @@ func valueAdvice(node ast.Node, v reflect.Value) string {
 	}
 	reference, isReference := unquotedRef(node)
 	switch kind := v.Kind(); {
-	case isReference && (kind == reflect.String || kind == reflect.Slice):
+	case isReference && (kind == reflect.String || kind == reflect.Slice || isText(v)):
 		return fmt.Sprintf("YAML reads %s as a mapping unless it is quoted: write \"%s\"", reference, reference)
 	case !isScalar:
 		return ""
@@ -105,7 +107,7 @@ func valueAdvice(node ast.Node, v reflect.Value) string {
 // valueProblem is a syntaxProblem on the value's line, where the library has no line.
 func valueProblem(node ast.Node, err error) error {
 	err = syntaxProblem(err, nil)
-	if p := new(Problem); errors.As(err, &p) && p.Line == 0 {
+	if p := new(settings.Problem); errors.As(err, &p) && p.Line == 0 {
 		p.Line = node.GetToken().Position.Line
 	}
 	return err
@@ -125,13 +127,10 @@ func members(node ast.Node) []*ast.MappingValueNode {
 func (r *valueReader) readStruct(members []*ast.MappingValueNode, v reflect.Value) {
 	for _, m := range members {
 		name, known, fields := m.Key.GetToken().Value, false, []string(nil)
-		for i := range v.NumField() {
-			field := yamlName(v.Type().Field(i))
-			if field != "" {
-				fields = append(fields, field)
-			}
-			if field == name && name != "" {
-				r.readChild(name, m.Value, v.Field(i))
+		for field, key := range settingsOf(v) {
+			fields = append(fields, key)
+			if key == name {
+				r.readChild(name, m.Value, field)
 				known = true
 			}
 		}

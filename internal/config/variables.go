@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 const variablePrefix = "POSTERN_"
@@ -64,8 +66,9 @@ func checkVariables(environ []string, asked map[string]bool, open []string) (idl
 		below := slices.ContainsFunc(open, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 		switch {
 		case near != "" && !below:
-			bad = append(bad, &Problem{Env: name, Msg: fmt.Sprintf("is not a setting; did you mean %s? Rename the "+
-				"variable, or unset it", near)})
+			bad = append(bad, &settings.Problem{Env: name,
+				Msg: fmt.Sprintf("is not a setting; did you mean %s? Rename the "+
+					"variable, or unset it", near)})
 		case near != "":
 			idle = append(idle, fmt.Sprintf("the variable %s sets nothing; did you mean %s?", name, near))
 		default:

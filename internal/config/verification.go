@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
 	"github.com/postern-gateway/postern/internal/provider/hmac"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
@@ -22,14 +24,14 @@ func schemesOf(p provider.Provider) []*signature.Scheme {
 
 // checkStoreToken requires store_token where a scheme reads a token from the body, and rejects it
 // elsewhere.
-func (b *providerBuilder) checkStoreToken(s *Source, p provider.Provider) {
+func (s *Source) checkStoreToken(c settings.Checker, p provider.Provider) {
 	for i, scheme := range schemesOf(p) {
 		token, ok := scheme.BodyToken()
 		switch {
 		case !ok:
 			continue
 		case !s.StoreToken:
-			b.fail(s.schemePath(p, i, "in"), "%s is a token in the body, and bodies are stored byte for byte. The "+
+			c.Fail(s.schemePath(p, i, "in"), "%s is a token in the body, and bodies are stored byte for byte. The "+
 				"database, views, exports and feeds would contain it, and each of their readers could send any "+
 				"delivery: have the sender send the token in a header, or write store_token: true in the source to "+
 				"take that risk", token)
@@ -37,7 +39,7 @@ func (b *providerBuilder) checkStoreToken(s *Source, p provider.Provider) {
 		return
 	}
 	if s.StoreToken {
-		b.fail("store_token", "has no effect, because no scheme of this source reads a token from the body "+
+		c.Fail("store_token", "has no effect, because no scheme of this source reads a token from the body "+
 			"(in: json:PATH or form:FIELD): leave this out")
 	}
 }
@@ -56,12 +58,14 @@ func (s *Source) schemePath(p provider.Provider, i int, setting string) string {
 
 // checkExtendableForms rejects hashes that can be extended over a body that is read as a form: an
 // attacker could add fields. No known sender signs forms with such a hash.
-func (b *providerBuilder) checkExtendableForms(s *Source, p *declared.Provider) {
+func (s *Source) checkExtendableForms(c settings.Checker, p *declared.Provider) {
 	form := func(f declared.BodyForm) bool { return f != declared.JSON }
 	for i, scheme := range p.Schemes() {
-		coversBody := slices.ContainsFunc(scheme.Message.Refs(), isKind(signature.Body, signature.SortedForm))
+		coversBody := slices.ContainsFunc(scheme.Message.Refs(), func(r signature.Ref) bool {
+			return r.Kind == signature.Body || r.Kind == signature.SortedForm
+		})
 		if scheme.IsExtendable() && coversBody && slices.ContainsFunc(p.Spec().Events.Bodies, form) {
-			b.fail(s.schemePath(p, i, "message"), "this hash can be extended: with one signed form, an attacker can "+
+			c.Fail(s.schemePath(p, i, "message"), "this hash can be extended: with one signed form, an attacker can "+
 				"sign a longer one with additional fields. Write method: hmac, or put {secret} last, if the sender "+
 				"signs in that way; otherwise remove form and payload from events.body")
 		}
@@ -77,13 +81,13 @@ func (s *Source) checkSecrets(name string, p provider.Provider) error {
 		err = checkKeyPairs(of.Schemes(), src.Secrets)
 	}
 	if err != nil {
-		return &Problem{Path: "sources." + name, Msg: err.Error()}
+		return &settings.Problem{Path: "sources." + name, Msg: err.Error()}
 	}
 	var bad []error
 	for i, secret := range src.Secrets {
 		reject := func(format string, args ...any) {
 			text := fmt.Sprintf("secret %q: ", secret.Name) + fmt.Sprintf(format, args...)
-			bad = append(bad, &Problem{Path: fmt.Sprintf("sources.%s.secrets.%d", name, i), Msg: text})
+			bad = append(bad, &settings.Problem{Path: fmt.Sprintf("sources.%s.secrets.%d", name, i), Msg: text})
 		}
 		size, shared := smallestSize(schemesOf(p), secret.Value)
 		switch {
@@ -118,7 +122,7 @@ func (c *Config) verificationWarnings() (all []string) {
 			continue
 		}
 		warn := func(path, format string, args ...any) {
-			problem := &Problem{Path: "sources." + name + "." + path, Msg: fmt.Sprintf(format, args...)}
+			problem := &settings.Problem{Path: "sources." + name + "." + path, Msg: fmt.Sprintf(format, args...)}
 			all = append(all, c.Locate(problem).Error())
 		}
 		if s.StoreToken {
@@ -149,7 +153,8 @@ func (s *Source) warnSecrets(schemes []*signature.Scheme, warn func(path, format
 	keyed := slices.DeleteFunc(slices.Clone(schemes), isToken)
 	for i, secret := range s.Secrets {
 		if size, ok := smallestSize(keyed, secret.secret); ok && size < signature.RecommendedSecret {
-			warn("secrets."+itoa(i), "secret %q has fewer than %d bytes (112 bits, the minimum of NIST SP 800-131A "+
+			warn("secrets."+strconv.Itoa(i), "secret %q has fewer than %d bytes (112 bits, the minimum of NIST SP "+
+				"800-131A "+
 				"for an HMAC): with one delivery an attacker can try secrets on another machine. Create a longer one "+
 				"with `openssl rand -hex 32`, if the sender lets you choose it", secret.Name,
 				signature.RecommendedSecret)

@@ -12,8 +12,8 @@ import (
 // seconds.
 func (s *Source) secondPrecisionTypes(p provider.Provider) map[string]bool {
 	types := map[string]bool{}
-	for name, o := range s.API.Objects {
-		if o.Version.Path != "" {
+	for name, o := range s.API.Described.Objects {
+		if o.Version != nil && o.Version.Path != "" {
 			types[name] = true
 		}
 	}

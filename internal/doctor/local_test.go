@@ -8,6 +8,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/doctor"
+	"github.com/postern-gateway/postern/internal/signature"
 )
 
 // Errors on this machine, and settings that are probably not intended, are reported.
@@ -82,7 +83,8 @@ func TestExamine_localChecks_areReported(t *testing.T) {
 				Reconcile: config.Reconcile{Events: "@hourly"}}}
 		}, "config.doubtful", doctor.Warn, "sources.shop.api.monthly: is not set"},
 		"a stored token": {func(_ *testing.T, c *config.Config) {
-			scheme := config.Scheme{In: config.StringList{"json:auth.token"}, Method: "token", BodyUnsigned: true}
+			scheme := &signature.Scheme{Method: signature.Token, BodyUnsigned: true,
+				Signature: signature.Layout{In: []signature.Ref{signature.MustRef("json:auth.token")}}}
 			c.Sources = map[string]*config.Source{"shop": {Provider: "hmac", Scheme: scheme, StoreToken: true}}
 		}, "config.doubtful", doctor.Warn, "sources.shop.store_token: is on"},
 		"few open files": {func(_ *testing.T, c *config.Config) { c.Ingest.MaxConnections = 1 << 40 }, "machine.files",

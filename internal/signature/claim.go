@@ -189,10 +189,10 @@ func (s *Scheme) decodeSignature(text string) ([]byte, error) {
 
 // signatureSize returns how many bytes a signature has; 0 if that varies.
 func (s *Scheme) signatureSize() int {
-	switch s.Method {
-	case HMAC, Hash:
+	switch {
+	case s.isHMAC(), s.Method == Hash:
 		return s.Digest.size()
-	case Ed25519:
+	case s.Method == Ed25519:
 		return 64
 	}
 	return 0

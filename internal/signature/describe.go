@@ -1,6 +1,7 @@
 package signature
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -10,7 +11,8 @@ func (s *Scheme) Describe() string {
 	if s.Method == Token {
 		return fmt.Sprintf("A shared token in %s. It verifies the sender, but not the body.", s.describePlaces())
 	}
-	text := fmt.Sprintf("%s over `%s`, as %s in %s", s.describeMethod(), s.Message, s.Encoding, s.describePlaces())
+	text := fmt.Sprintf("%s over `%s`, as %s in %s", s.describeMethod(), s.Message, s.Encoding.describe(),
+		s.describePlaces())
 	if s.Signature.Prefix != "" {
 		text += " after `" + s.Signature.Prefix + "`"
 	}
@@ -27,7 +29,7 @@ func (s *Scheme) Describe() string {
 		text += fmt.Sprintf(". The time in `%s` is signed, but its age is not checked.", s.Timestamp.From)
 	default:
 		text += fmt.Sprintf(". The time in `%s` (%s) may differ from the time of receipt by %g s.", s.Timestamp.From,
-			s.Timestamp.Unit, s.tolerance(0).Seconds())
+			s.Timestamp.Unit.describe(), s.tolerance(0).Seconds())
 	}
 	return text + s.describeKey()
 }
@@ -44,7 +46,8 @@ func (s *Scheme) describePlaces() string {
 }
 
 func (s *Scheme) describeMethod() string {
-	digest := [...]string{"SHA-256", "SHA-1", "SHA-512"}[s.Digest]
+	digest := map[Digest]string{SHA1: "SHA-1", SHA512: "SHA-512"}[s.Digest]
+	digest = cmp.Or(digest, "SHA-256")
 	switch s.Method {
 	case Hash:
 		return digest
@@ -75,7 +78,8 @@ func (s *Scheme) describeKey() string {
 	return ""
 }
 
-// String returns the name of the encoding.
-func (e Encoding) String() string {
-	return [...]string{"hexadecimal", "base64", "URL-safe base64", "plain text"}[e]
+// describe returns the name of the encoding.
+func (e Encoding) describe() string {
+	return cmp.Or(map[Encoding]string{Base64: "base64", Base64URL: "URL-safe base64", Plain: "plain text"}[e],
+		"hexadecimal")
 }

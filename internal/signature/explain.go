@@ -162,12 +162,12 @@ func quoteItemKey(key string) string {
 
 // describeForm describes the form of a signature of the scheme.
 func (s *Scheme) describeForm() string {
-	text := s.describeMethod() + " as " + s.Encoding.String()
+	text := s.describeMethod() + " as " + s.Encoding.describe()
 	if s.Method == Token {
-		text = "the token as " + s.Encoding.String()
+		text = "the token as " + s.Encoding.describe()
 	}
 	switch size := s.signatureSize(); {
-	case size > 0 && s.Encoding == Hex:
+	case size > 0 && (s.Encoding == Hex || s.Encoding == ""):
 		text = fmt.Sprintf("%d hexadecimal digits, %s", 2*size, s.describeMethod())
 	case size > 0 && s.Encoding == Base64:
 		text = fmt.Sprintf("%d characters of base64, %s", (size+2)/3*4, s.describeMethod())

@@ -214,45 +214,49 @@ func TestSchemeCheck_invalidSchemes_fail(t *testing.T) {
 		change func(s *signature.Scheme)
 		want   string
 	}{
-		"no name":             {func(s *signature.Scheme) { s.Name = "" }, "no name"},
-		"no place":            {func(s *signature.Scheme) { s.Signature.In = nil }, "does not say where"},
-		"a place in the URL":  {func(s *signature.Scheme) { s.Signature.In = in("url") }, "cannot be in url"},
-		"the body as a place": {func(s *signature.Scheme) { s.Signature.In = in("body") }, "cannot be in body"},
+		"no name":            {func(s *signature.Scheme) { s.Name = "" }, "name: is not set"},
+		"no place":           {func(s *signature.Scheme) { s.Signature.In = nil }, "header: is not set"},
+		"a place in the URL": {func(s *signature.Scheme) { s.Signature.In = in("url") }, "\"url\" is not a reference"},
+		"the body as a place": {func(s *signature.Scheme) { s.Signature.In = in("body") },
+			"\"body\" is not a reference"},
 		"no message": {func(s *signature.Scheme) { s.Message = signature.Template{} },
-			"nothing of the request"},
-		"only a literal":  {func(s *signature.Scheme) { s.Message = text("x") }, "nothing of the request"},
-		"only the method": {func(s *signature.Scheme) { s.Message = text("{method}") }, "nothing of the request"},
+			"contains nothing that differs"},
+		"only a literal": {func(s *signature.Scheme) { s.Message = text("x") }, "contains nothing that differs"},
+		"only the method": {func(s *signature.Scheme) { s.Message = text("{method}") },
+			"contains nothing that differs"},
 		"hash of the secret": {func(s *signature.Scheme) { s.Method, s.Message = signature.Hash, text("{secret}") },
-			"nothing of the request"},
+			"contains nothing that differs"},
 		"a bad alternative": {func(s *signature.Scheme) { s.Or = []signature.Template{text("x")} },
-			"nothing of the request"},
-		"names of events": {func(s *signature.Scheme) { s.Message = text("{type}{body}") }, "refers to events"},
+			"contains nothing that differs"},
+		"names of events": {func(s *signature.Scheme) { s.Message = text("{type}{body}") },
+			"{type} is not allowed here"},
 		"HMAC of the secret": {func(s *signature.Scheme) { s.Message = text("{secret}{body}") },
-			"contains the secret if"},
-		"hash without it": {func(s *signature.Scheme) { s.Method = signature.Hash }, "contains the secret if"},
+			"{secret} is allowed, and required"},
+		"hash without it": {func(s *signature.Scheme) { s.Method = signature.Hash },
+			"{secret} is allowed, and required"},
 		"item without items": {func(s *signature.Scheme) { s.Message = text("{item:t}{body}") },
-			"has no other items"},
+			"separator: is not set, and message contains"},
 		"time without a clock": {func(s *signature.Scheme) { s.Message = text("{timestamp}{body}") },
-			"does not say where the time is"},
-		"unsigned time": {func(s *signature.Scheme) { s.Timestamp = at("header:X-T", 0) },
-			"the time in header:X-T is not signed"},
+			"timestamp: is not set"},
+		"unsigned time": {func(s *signature.Scheme) { s.Timestamp = at("header:X-T", signature.Seconds) },
+			"timestamp.from: this time is not signed"},
 		"unsigned item": {func(s *signature.Scheme) {
 			s.Signature = pairs("X-A", "v1")
-			s.Timestamp = at("item:t", 0)
-		}, "the time in item:t is not signed"},
+			s.Timestamp = at("item:t", signature.Seconds)
+		}, "timestamp.from: this time is not signed"},
 		"time signed in one of two": {func(s *signature.Scheme) {
-			s.Timestamp, s.Message, s.Or = at("header:X-T", 0), text("{timestamp}{body}"),
+			s.Timestamp, s.Message, s.Or = at("header:X-T", signature.Seconds), text("{timestamp}{body}"),
 				[]signature.Template{bodyOnly}
 		}, "is not signed"},
 		"time in an unsigned body": {func(s *signature.Scheme) {
-			s.Timestamp, s.Message = at("json:t", 0), text("{url}")
+			s.Timestamp, s.Message = at("json:t", signature.Seconds), text("{url}")
 		}, "is not signed"},
-		"time in another item": {func(s *signature.Scheme) { s.Timestamp = at("item:t", 0) },
-			"has no other items"},
-		"time in the method": {func(s *signature.Scheme) { s.Timestamp = at("method", 0) },
-			"not a valid place for a time"},
+		"time in another item": {func(s *signature.Scheme) { s.Timestamp = at("item:t", signature.Seconds) },
+			"is another item of the signature's header"},
+		"time in the method": {func(s *signature.Scheme) { s.Timestamp = at("method", signature.Seconds) },
+			"timestamp.from: \"method\" is not a reference"},
 		"negative tolerance": {func(s *signature.Scheme) {
-			s.Timestamp = at("json:t", 0)
+			s.Timestamp = at("json:t", signature.Seconds)
 			s.Timestamp.Tolerance = -time.Second
 		}, "negative"},
 		"unsigned digest of the body": {func(s *signature.Scheme) {
@@ -267,46 +271,46 @@ func TestSchemeCheck_invalidSchemes_fail(t *testing.T) {
 			s.Signature.In, s.Message = in("query:sig"), text("{url}{body}")
 		}, "the signature itself"},
 		"plain HMAC": {func(s *signature.Scheme) { s.Encoding = signature.Plain },
-			"only a token"},
+			"plain is for tokens only"},
 		"token with a message": {func(s *signature.Scheme) { s.Method = signature.Token },
-			"a token signs nothing"},
+			"a token has no signed message"},
 		"keys without a separator": {func(s *signature.Scheme) { s.Signature.KeySeparator = "=" },
-			"need a separator"},
+			"separator: is not set"},
 		"skip without a separator": {func(s *signature.Scheme) { s.Signature.Skip = 1 },
-			"need a separator"},
+			"separator: is not set"},
 		"item without assign": {func(s *signature.Scheme) {
 			s.Signature.Separator, s.Signature.Item = ",", "v1"
-		}, "needs a separator from"},
+		}, "assign: is not set"},
 		"keys and places": {func(s *signature.Scheme) {
 			s.Signature = pairs("X", "v1")
 			s.Signature.Skip = 1
-		}, "not both"},
+		}, "skip: counts items without keys"},
 		"condition on the body": {func(s *signature.Scheme) {
 			s.When = &signature.Condition{From: signature.MustRef("body")}
-		}, "which scheme"},
+		}, "when.from: \"body\" is not a reference"},
 		"prefixed without a prefix": {func(s *signature.Scheme) { s.Key.RequirePrefix = true },
 			"no prefix is set"},
-		"another method": {func(s *signature.Scheme) { s.Method = 99 },
-			"does not exist"},
-		"another digest": {func(s *signature.Scheme) { s.Digest = -1 },
-			"does not exist"},
-		"another encoding": {func(s *signature.Scheme) { s.Encoding = 9 },
-			"does not exist"},
-		"another key form": {func(s *signature.Scheme) { s.Key.Form = 9 },
-			"does not exist"},
-		"another unit": {func(s *signature.Scheme) { s.Timestamp = at("json:t", 9) },
-			"does not exist"},
+		"another method": {func(s *signature.Scheme) { s.Method = "md5" },
+			"is not a known value"},
+		"another digest": {func(s *signature.Scheme) { s.Digest = "md5" },
+			"is not a known value"},
+		"another encoding": {func(s *signature.Scheme) { s.Encoding = "hex2" },
+			"is not a known value"},
+		"another key form": {func(s *signature.Scheme) { s.Key.Form = "rot13" },
+			"is not a known value"},
+		"another unit": {func(s *signature.Scheme) { s.Timestamp = at("json:t", "us") },
+			"is not a known value"},
 		"another body digest": {func(s *signature.Scheme) {
-			s.Body = &signature.BodyDigest{From: signature.MustRef("query:d"), Digest: 9}
-		}, "does not exist"},
+			s.Body = &signature.BodyDigest{From: signature.MustRef("query:d"), Digest: "md5"}
+		}, "is not a known value"},
 	}
 	for name, test := range tests {
 		s := signature.Scheme{Name: "test", Signature: signature.Layout{In: in("header:X-A")}, Message: bodyOnly}
-		if err := s.Check(); err != nil {
+		if err := check(&s); err != nil {
 			t.Fatal(err)
 		}
 		test.change(&s)
-		if err := s.Check(); err == nil || !strings.Contains(err.Error(), test.want) {
+		if err := check(&s); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v; want %q", name, err, test.want)
 		}
 	}

@@ -14,35 +14,33 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Key describes how a secret's text becomes the key of a MAC.
+// Key says how the HMAC key is derived from the secret.
 type Key struct {
-	Form KeyForm
-	// Strip are prefixes; the first that matches is removed ("whsec_").
-	Strip []string
-	// VerbatimWithoutPrefix: a secret without any of the prefixes is the key itself, whatever Form
-	// says.
-	VerbatimWithoutPrefix bool
+	// Form is the form of the secret. text uses the text itself as the key. base64 and hex decode
+	// it. sha1 uses the SHA-1 of the text. nfkd normalizes the text to NFKD.
+	Form KeyForm `yaml:"form,omitempty" unset:"text" words:"text base64 hex sha1 nfkd"`
+	// Strip are prefixes of the secret, e.g. whsec_. Postern removes the first one that matches.
+	Strip []string `yaml:"strip,omitempty"`
+	// VerbatimWithoutPrefix: true uses a secret that has none of the prefixes unchanged, and
+	// ignores form.
+	VerbatimWithoutPrefix bool `yaml:"plain_fallback,omitempty" unset:"false"`
+
 	// RequirePrefix: a secret without any of the prefixes is not a valid key. A public key must be
 	// PEM or begin with whpk_, and a private key with whsk_. A source with shared secrets and
 	// public keys needs this: a public key that is used as a shared secret would let everyone sign.
-	RequirePrefix bool
+	RequirePrefix bool `yaml:"-"`
 }
 
-// KeyForm is how a secret's text represents the key's bytes.
-type KeyForm int
+// KeyForm is how a secret's text represents the key's bytes; the zero value is KeyText.
+type KeyForm string
 
-// The forms.
+// The forms. KeyBase64 may have padding.
 const (
-	// KeyText is the text itself.
-	KeyText KeyForm = iota
-	// KeyBase64 is base64 of the key, with or without padding.
-	KeyBase64
-	// KeyHex is hexadecimal of the key.
-	KeyHex
-	// KeySHA1 is a text whose SHA-1 is the key.
-	KeySHA1
-	// KeyNFKD is a text that is normalized to NFKD first.
-	KeyNFKD
+	KeyText   KeyForm = "text"
+	KeyBase64 KeyForm = "base64"
+	KeyHex    KeyForm = "hex"
+	KeySHA1   KeyForm = "sha1"
+	KeyNFKD   KeyForm = "nfkd"
 )
 
 // toBytes returns the key's bytes.

@@ -115,8 +115,25 @@ func MustRef(text string) Ref {
 	return r
 }
 
+// UnmarshalText reads a reference. It keeps a text that is not a reference as the name of kind
+// None, which CheckFields reports.
+func (r *Ref) UnmarshalText(text []byte) error {
+	parsed, err := ParseRef(string(text))
+	if err != nil {
+		parsed.Name = string(text)
+	}
+	*r = parsed
+	return nil
+}
+
+// MarshalText returns String.
+func (r Ref) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
 // String formats a reference so that ParseRef can parse it.
 func (r Ref) String() string {
+	if r.Kind == None {
+		return r.Name
+	}
 	text := ""
 	for word, kind := range kinds {
 		if kind == r.Kind {

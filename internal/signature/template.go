@@ -91,6 +91,21 @@ func MustTemplate(text string) Template {
 	return t
 }
 
+// UnmarshalText reads a template. It keeps a text that is not a template without its parts, which
+// CheckFields reports.
+func (t *Template) UnmarshalText(text []byte) error {
+	parsed, _ := ParseTemplate(string(text))
+	parsed.text = string(text)
+	*t = parsed
+	return nil
+}
+
+// MarshalText returns String.
+func (t Template) MarshalText() ([]byte, error) { return []byte(t.text), nil }
+
+// IsZero reports whether the template is empty.
+func (t Template) IsZero() bool { return t.text == "" }
+
 // String returns the template as it was written.
 func (t Template) String() string { return t.text }
 

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Unit is how a time is written.
-type Unit int
+// Unit is how a time is written; the zero value is Seconds.
+type Unit string
 
 // The units.
 const (
-	Seconds Unit = iota
-	Milliseconds
-	RFC3339
+	Seconds      Unit = "s"
+	Milliseconds Unit = "ms"
+	RFC3339      Unit = "rfc3339"
 	// Magnitude is seconds, or milliseconds if the number is too large for seconds; for senders
 	// with contradictory documentation.
-	Magnitude
+	Magnitude Unit = "auto"
 )
 
 // minMilliseconds is the year 5138 in seconds, and 1973 in milliseconds.
@@ -34,7 +34,7 @@ func (u Unit) parse(text string) (time.Time, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 50)
 	if err != nil || len(text) > 1 && text[0] == '0' {
-		return time.Time{}, fmt.Errorf("not a time in Unix %s: %s", u, quoteTime(text))
+		return time.Time{}, fmt.Errorf("not a time in Unix %s: %s", u.describe(), quoteTime(text))
 	}
 	if u == Milliseconds || u == Magnitude && n >= minMilliseconds {
 		return time.UnixMilli(int64(n)).UTC(), nil
@@ -64,7 +64,15 @@ func (u Unit) format(at time.Time) string {
 	return strconv.FormatInt(at.Unix(), 10)
 }
 
-// String returns the name of the unit.
-func (u Unit) String() string {
-	return [...]string{"seconds", "milliseconds", "RFC 3339", "seconds or milliseconds"}[u]
+// describe returns the name of the unit.
+func (u Unit) describe() string {
+	switch u {
+	case Milliseconds:
+		return "milliseconds"
+	case RFC3339:
+		return "RFC 3339"
+	case Magnitude:
+		return "seconds or milliseconds"
+	}
+	return "seconds"
 }

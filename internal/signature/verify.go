@@ -189,7 +189,7 @@ func (s *Scheme) expectedSignature(k *parsedKey, v *values, message *Template) (
 		return k.shared, nil
 	}
 	var h hash.Hash
-	if s.Method == HMAC {
+	if s.isHMAC() {
 		h = k.takeMAC(s.Digest)
 		defer k.releaseMAC(h)
 	} else {

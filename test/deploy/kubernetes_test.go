@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/settings"
 )
 
 // kustomization has the fields of kustomization.yaml that we use.
@@ -384,7 +385,7 @@ func TestKubernetes_spools_outlivePods(t *testing.T) {
 					one.storage, one.folder = asked.Metadata.Name+"-postern-gateway-"+number, mount.MountPath
 				}
 			}
-			var size config.Bytes // GiB is Gi in Kubernetes
+			var size settings.Bytes // GiB is Gi in Kubernetes
 			if err := size.UnmarshalText([]byte(asked.Spec.Resources.Requests.Storage + "B")); err != nil ||
 				size <= config.Default().Ingest.Spool.MaxBytes {
 				t.Errorf("claim %s of %s (%v), and the spool may take %s", asked.Metadata.Name, size, err,

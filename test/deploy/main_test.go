@@ -20,6 +20,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -126,7 +127,7 @@ func (c *container) check(t *testing.T) {
 			t.Errorf("%s: no setting has the variable %s", c.name, name)
 		}
 	}
-	for _, u := range []config.URL{got.Database.URL, got.Database.MaintenanceURL} {
+	for _, u := range []settings.URL{got.Database.URL, got.Database.MaintenanceURL} {
 		if err := hasPassword(string(u)); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}

@@ -32,8 +32,8 @@ const (
 	secret = "whsec_of_the_tests_of_deploy"
 )
 
-// settings is the configuration of both daemons in the image, with free ports.
-const settings = `
+// daemonSettings is the configuration of both daemons in the image, with free ports.
+const daemonSettings = `
 database: {url: %q}
 nats: {url: %q, tls: {ca: %[3]s/ca.crt, cert: %[3]s/%[4]s.crt, key: %[3]s/%[4]s.key}}
 ingest: {listen: "127.0.0.1:0", drain_delay: 1ms}
@@ -66,7 +66,7 @@ func (img *image) checkWorks(t *testing.T) {
 		for _, file := range []string{name + ".crt", name + ".key"} {
 			write(t, img.path("etc/postern/"+file), read(t, filepath.Join(certs, file)))
 		}
-		write(t, img.path("etc/postern/"+name+".yaml"), fmt.Sprintf(settings, database, nats, folder, name))
+		write(t, img.path("etc/postern/"+name+".yaml"), fmt.Sprintf(daemonSettings, database, nats, folder, name))
 		cmd := img.command(name, "--config", folder+"/"+name+".yaml")
 		cmd.Env = append(cmd.Environ(), env...)
 		return start(t, cmd)

@@ -15,8 +15,9 @@ func signatureMutants() []mutant {
 			"age, ahead := received.Sub(signed), time.Duration(0)"),
 		one("ignores the tolerance that is configured for a source",
 			"case given != 0:\nreturn given\ncase s.Timestamp.Tolerance != 0:", "case s.Timestamp.Tolerance != 0:"),
-		one("allows a scheme whose signature does not cover its time", "s.checkMessages, s.checkTime, s.checkDigest}",
-			"s.checkMessages, s.checkDigest}"),
+		one("allows a scheme whose signature does not cover its time", "case s.Timestamp.Tolerance < 0:\n"+
+			"c.Fail(\"tolerance\", \"is negative\")\ncase !s.covers(from, Timestamp):",
+			"case s.Timestamp.Tolerance < 0:\nc.Fail(\"tolerance\", \"is negative\")\ncase false:"),
 		one("tries only the first secret of a source", "for i, secret := range secrets {\nk := v.r.Keys.of(s, secret)",
 			"for i, secret := range secrets[:min(1, len(secrets))] {\nk := v.r.Keys.of(s, secret)"),
 		one("uses the first secret that it read instead of any other one",

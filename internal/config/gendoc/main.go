@@ -16,10 +16,11 @@ import (
 const page = "docs/configuration.md"
 
 // sources are the Go files whose structs define the settings.
-var sources = []string{"internal/config/config.go", "internal/config/api.go", "internal/config/api_objects.go",
-	"internal/config/scheme.go", "internal/config/events.go", "internal/config/schedule.go",
-	"internal/config/reconcile.go", "internal/config/effects.go", "internal/config/effect_schedule.go",
-	"internal/config/mail.go", "internal/config/notify.go"}
+var sources = []string{"internal/config/config.go", "internal/config/api.go", "internal/signature/scheme.go",
+	"internal/signature/key.go", "internal/provider/declared/spec.go", "internal/provider/hmac/responses.go",
+	"internal/provider/rest/spec.go", "internal/config/schedule.go", "internal/config/reconcile.go",
+	"internal/config/effects.go", "internal/config/effect_schedule.go", "internal/config/mail.go",
+	"internal/config/notify.go"}
 
 func main() {
 	check := flag.Bool("check", false, "compare only; exit 1 if the page is not current")

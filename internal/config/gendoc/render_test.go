@@ -10,18 +10,22 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 )
 
+// inModule returns paths below the module's root.
+func inModule(paths []string) []string {
+	out := make([]string, len(paths))
+	for i, path := range paths {
+		out[i] = filepath.Join("..", "..", "..", path)
+	}
+	return out
+}
+
 func TestRender_page_isCurrent(t *testing.T) {
 	t.Parallel()
-	root := filepath.Join("..", "..", "..")
-	paths := make([]string, len(sources))
-	for i, path := range sources {
-		paths[i] = filepath.Join(root, path)
-	}
-	want, err := render(paths...)
+	want, err := render(inModule(sources)...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	have, err := os.ReadFile(filepath.Join(root, page))
+	have, err := os.ReadFile(inModule([]string{page})[0])
 	if err != nil || string(have) != string(want) {
 		t.Fatalf("%s is not current (%v): run go run ./internal/config/gendoc", page, err)
 	}
@@ -29,8 +33,7 @@ func TestRender_page_isCurrent(t *testing.T) {
 
 func TestRender_everySetting_isDescribed(t *testing.T) {
 	t.Parallel()
-	text, err := render(filepath.Join("..", "config.go"), filepath.Join("..", "scheme.go"),
-		filepath.Join("..", "events.go"), filepath.Join("..", "api.go"), filepath.Join("..", "api_objects.go"))
+	text, err := render(inModule(sources)...)
 	if err != nil {
 		t.Fatal(err)
 	}

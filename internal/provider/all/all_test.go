@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -52,8 +53,9 @@ func TestProviders_each_isDocumentedRecordedAndSound(t *testing.T) {
 			continue
 		}
 		for _, s := range signed.Schemes() {
-			if err := s.Check(); err != nil {
-				t.Errorf("%s: scheme %s: %v", p.Name(), s.Name, err)
+			c := settings.Check(s.Name)
+			if s.Check(c); c.Err() != nil {
+				t.Errorf("%s: %v", p.Name(), c.Err())
 			}
 			if token, found := s.BodyToken(); found {
 				t.Errorf("%s reads its token from %s", p.Name(), token)

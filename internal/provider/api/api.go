@@ -57,9 +57,8 @@ func Events() declared.Events {
 	}
 }
 
-// Of returns the provider for a source's configured events and objects. headers are stored with
-// each event.
-func Of(events declared.Events, objects []declared.Object, headers ...string) Provider {
+// Of returns the provider for a source's configured events and objects.
+func Of(events declared.Events, objects []declared.Object) Provider {
 	return Provider{declared.New(declared.Spec{
 		Name:  Name,
 		Title: "Your own services",
@@ -69,7 +68,6 @@ func Of(events declared.Events, objects []declared.Object, headers ...string) Pr
 			Encoding:  signature.Plain,
 			Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:Authorization")}, Prefix: bearer},
 		}},
-		Headers:   headers,
 		Events:    events,
 		Objects:   objects,
 		Handshake: emptyBatch,

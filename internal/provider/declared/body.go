@@ -133,7 +133,7 @@ func (e *Events) bodyForms() []BodyForm {
 }
 
 func (e *Events) parseAs(form BodyForm, body []byte) (*canonical.Value, error) {
-	if form == JSON {
+	if form == JSON || form == "" {
 		return e.parseJSON(body)
 	}
 	if strings.Count(string(body), "&") >= maxFields {

@@ -150,7 +150,7 @@ func TestUnit_Read_texts_giveTimeAndResolution(t *testing.T) {
 		}
 		got := summaries(t, p, delivery(`{"id":"k","type":"t","at":1783168215,"v":`+tc.text+`,"data":{"id":"1"}}`))
 		if diff := cmp.Diff([]string{want}, got); diff != "" {
-			t.Errorf("unit %d, %s: %s", tc.unit, tc.text, diff)
+			t.Errorf("unit %s, %s: %s", tc.unit, tc.text, diff)
 		}
 	}
 }

@@ -104,7 +104,7 @@ func (p *Provider) Headers() []string {
 			add(r)
 		}
 	}
-	for _, name := range p.spec.Headers {
+	for _, name := range slices.Concat(p.spec.Headers, p.spec.Events.Headers) {
 		out = append(out, http.CanonicalHeaderKey(name))
 	}
 	slices.Sort(out)

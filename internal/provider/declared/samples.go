@@ -188,7 +188,7 @@ func appendNumber(old any, n int) any {
 func formatTime(old any, unit Unit, at time.Time) any {
 	var text string
 	number, isNumber := old.(json.Number)
-	if unit == Auto && isNumber {
+	if unit.isAuto() && isNumber {
 		unit = Seconds
 		if n, err := number.Float64(); err == nil && n >= minMilliseconds {
 			unit = Milliseconds

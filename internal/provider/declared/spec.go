@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/signature"
 )
 
@@ -52,105 +53,131 @@ type Spec struct {
 // they are empty.
 type Docs = provider.Docs
 
-// Events says where a delivery contains its events, and what their keys and types are. References
-// can be json: (in the event), root: (in the whole body), form:, header:, query:, index (the
-// event's position, from 0) and content (SHA-256 of the event without the paths in Omit).
+// Events says where a delivery contains its events, and which values are their key, type, account
+// and time. It is for provider: hmac and standardwebhooks. Values are texts with references:
+// {json:PATH} in the event, {root:PATH} in the whole body, {form:FIELD}, {header:NAME},
+// {query:NAME}, {type} (not in type itself), {index} (the event's position in its delivery, from 0)
+// and {content} (a digest of the event). A list of texts means alternatives: Postern uses the first
+// one whose references all have a value.
 type Events struct {
-	// Bodies are the possible formats of a body, tried in order; empty means JSON.
-	Bodies []BodyForm
-	// Split is the path of the list of events. "." is the body itself. "entry.*.changes" is the
-	// list changes in each element of the list entry, and then root:entry.*.id is the id of the
-	// element that contains the event. Empty means that a delivery is one event.
-	Split string
-	// AllowSingle means that an object without that list is one event itself.
-	AllowSingle bool
-	// Item is the path of the event in an element of the list; empty means the element itself.
-	Item string
-	// Key gives the event's key: the first template that is complete. If none is, the event gets a
-	// content key.
-	Key []signature.Template
-	// Type gives the event's type in the same way, or "unknown". The other templates may refer to
-	// it: {type}.
-	Type []signature.Template
-	// Account gives the tenant in the same way, or else the source's own.
-	Account []signature.Template
+	// Bodies is the format of bodies: json, form, or payload (a form whose field payload contains
+	// JSON). Postern tries the formats of a list in order.
+	Bodies settings.List[BodyForm] `yaml:"body,omitempty" unset:"json" words:"json form payload"`
+	// Split is the path of the list of events, if a delivery has many events, e.g. data.events. '.'
+	// means that the body is the list. entry.*.changes means the list changes in each element of
+	// the list entry; {root:entry.*.id} then refers to the element that contains the event.
+	Split string `yaml:"split,omitempty"`
+	// Item is the path of the event in an element of that list. Leave it empty if the element is
+	// the event.
+	Item string `yaml:"item,omitempty" path:"true"`
+	// Key identifies an event permanently: a later delivery with the same key is a duplicate. Leave
+	// it empty if the sender has no such value: Postern then uses a digest of the content.
+	Key Alternatives `yaml:"key,omitempty" refs:"json root form header query type index content method"`
+	// UniquePerDelivery: true makes each delivery without a key a separate event, even if its
+	// content is repeated. It is for senders whose notifications look alike.
+	UniquePerDelivery bool `yaml:"every_delivery,omitempty" unset:"false"`
+	// Type is the event's type.
+	Type Alternatives `yaml:"type,omitempty" refs:"json root form header query"`
+	// Account is the tenant, for a source with several tenants; see accounts.
+	Account Alternatives `yaml:"account,omitempty" refs:"json root form header query"`
 	// OccurredAt is the time of the event.
-	OccurredAt *Time
-	// APIVersion gives the version of the provider's API in the same way.
-	APIVersion []signature.Template
+	OccurredAt *Time `yaml:"occurred,omitempty"`
+	// APIVersion is the version of the sender's API that produced the body.
+	APIVersion Alternatives `yaml:"api_version,omitempty" refs:"json root form header query"`
+	// Omit are paths in the event whose values may differ between deliveries of the same event,
+	// e.g. a counter of attempts.
+	Omit []string `yaml:"omit,omitempty"`
+	// Headers are stored with each event. Postern also stores the headers that the scheme and these
+	// settings use.
+	Headers []string `yaml:"headers,omitempty"`
+
+	// AllowSingle means that an object without the list at Split is one event itself.
+	AllowSingle bool `yaml:"-"`
 	// Subject gives the id of an object whose ID a source's configuration leaves out. If it is
 	// empty, ID is required.
-	Subject []signature.Template
-	// UniquePerDelivery means that an event without a key is a new event in each delivery, because
-	// the sender's notifications look alike.
-	UniquePerDelivery bool
-	// Omit are dotted paths that may differ between deliveries of one event (a counter of
-	// attempts).
-	Omit []string
+	Subject []signature.Template `yaml:"-"`
 }
 
+// Alternatives are templates. The first one whose references all have a value is used.
+type Alternatives = settings.List[signature.Template]
+
 // BodyForm is the format of a body.
-type BodyForm int
+type BodyForm string
 
 // The formats.
 const (
-	// JSON is a JSON object, or an array if deliveries are split.
-	JSON BodyForm = iota
+	// JSON is a JSON object, or an array if deliveries are split. It is the default.
+	JSON BodyForm = "json"
 	// Form is application/x-www-form-urlencoded. It is read as an object of strings, and of lists
 	// for repeated fields.
-	Form
+	Form BodyForm = "form"
 	// Payload is a form with a single field payload that contains JSON.
-	Payload
+	Payload BodyForm = "payload"
 )
 
-// Time is the place of a time in a body.
+// Time is a time in an event.
 type Time struct {
-	// From is its path in the event, or root:path in the whole body.
-	From signature.Ref
-	Unit Unit
+	// From is the place of the value: json:PATH in the event, root:PATH in the whole body or
+	// form:FIELD.
+	From signature.Ref `yaml:"from,omitempty" refs:"json root form"`
+	// Unit is s, ms, rfc3339 or auto. With auto, Postern recognizes the format.
+	Unit Unit `yaml:"unit,omitempty" unset:"auto" words:"auto s ms rfc3339"`
 }
 
-// Object says what events of some types say about an object. Its references can be json:, root: and
-// type (the event's type).
+// Object says how events of some types describe an object.
 type Object struct {
-	// Events are the event types: patterns in which * stands for any text. Empty means all.
-	Events []string
-	// Ignored says why events of these types are about no object.
-	Ignored string
-	// Type and ID give the object's type and id: the first template that is complete.
-	Type, ID []signature.Template
-	// State is the path of the object's whole state, or root:path in the whole body; "." is the
-	// event itself. Empty means that the event has no state, so the object needs a refetch.
-	State string
-	// Before is the path of the old values of the changed fields; empty if there are none.
-	Before string
-	// Changes is the path of the changes if each field has its old and its new value ({"previous":
-	// 1, "current": 2}). The old values are used only if all new values equal those of the state:
-	// otherwise the changes are about other fields, or in another format than the state.
-	Changes string
-	// Version is the object's own version, in the state; nil means that the event's time is the
-	// version.
-	Version *Version
-	// Deletes are the event types that delete the object. Final means permanently, because ids are
-	// never reused.
-	Deletes []string
-	Final   bool
+	// Events are the event types to which this object applies. * matches any text. Leave it empty
+	// for all types. Postern uses the first object that matches.
+	Events settings.List[string] `yaml:"events,omitempty"`
+	// Ignored gives the reason why events of these types change no object. It excludes all other
+	// settings except events.
+	Ignored string `yaml:"ignored,omitempty"`
+	// Type is the object's type: a text with references {json:PATH}, {root:PATH}, {form:FIELD} and
+	// {type}.
+	Type Alternatives `yaml:"type,omitempty" refs:"json root form type"`
+	// ID is the object's id, with the same references. For provider: api it may be empty: the
+	// CloudEvent's subject is then the id.
+	ID Alternatives `yaml:"id,omitempty" refs:"json root form type"`
+	// State is the path of the complete object in the event, or root:PATH; '.' is the event itself.
+	// Leave it empty if events do not contain the state. Postern then refetches the object from the
+	// sender's API.
+	State string `yaml:"state,omitempty" path:"true"`
+	// Before is the path of the previous values of the changed fields.
+	Before string `yaml:"before,omitempty" path:"true"`
+	// Changes is the path of the changed fields, each with its previous and current value:
+	// {"previous": 1, "current": 2}. Postern uses the previous values only if all current values
+	// equal those of the state.
+	Changes string `yaml:"changes,omitempty" path:"true"`
+	// Version is the value that orders the states of an object: its version or its time of change.
+	// Leave it empty to use the event's time.
+	Version *Version `yaml:"version,omitempty"`
+	// Deletes are the event types that delete the object. * matches any text.
+	Deletes settings.List[string] `yaml:"deletes,omitempty"`
+	// Final: true says that deletes are permanent, because the sender never reuses an id.
+	Final bool `yaml:"final,omitempty" unset:"false"`
+	// Partial gives the reason why the state is only a part of the object. Postern then refetches
+	// the object.
+	Partial string `yaml:"partial,omitempty"`
+	// IgnoredPaths are paths in the state whose values change without a new version. Comparisons of
+	// states ignore them. A path applies to each element of an array.
+	IgnoredPaths []string `yaml:"ignored_paths,omitempty"`
+
 	// FinalWithoutVersion means that only a delete without a version is final, because nothing else
 	// gives it an order.
-	FinalWithoutVersion bool
-	// Partial says why the state is not whole; "" if it is.
-	Partial string
-	// IgnoredPaths are dotted paths of the state that change without a new version.
-	IgnoredPaths []string
+	FinalWithoutVersion bool `yaml:"-"`
 }
 
-// Version is an object's own version.
+// Version is the value that orders the states of an object.
 type Version struct {
-	// From is its path in the event (not in the state), or root:path.
-	From signature.Ref
-	Unit Unit
-	// MayNotAdvance means that the version may stay the same after a change.
-	MayNotAdvance bool
+	// From is the place of the value: json:PATH in the event (not in the state), root:PATH in the
+	// whole body or form:FIELD.
+	From signature.Ref `yaml:"from,omitempty" refs:"json root form"`
+	// Unit is s, ms, rfc3339, integer (a number that grows with each change) or auto. With auto,
+	// Postern recognizes the format of the time. If the times of a type come from more than one
+	// field, here and in api.objects, Postern compares them in whole seconds.
+	Unit Unit `yaml:"unit,omitempty" unset:"auto" words:"auto s ms rfc3339 integer"`
+	// MayNotAdvance: true says that an object can change without a new version.
+	MayNotAdvance bool `yaml:"may_not_advance,omitempty" unset:"false"`
 }
 
 // Variants says how to make another event from a sample, with dotted paths in its body (fields, in

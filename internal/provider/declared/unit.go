@@ -7,18 +7,21 @@ import (
 	"time"
 )
 
-// Unit is the format of a time or a version.
-type Unit int
+// Unit is the format of a time or a version; the zero value is Auto.
+type Unit string
 
-// The units. Auto reads RFC 3339, and numbers of seconds or milliseconds by their size.
+// The units.
 const (
-	Auto Unit = iota
-	Seconds
-	Milliseconds
-	RFC3339
+	// Auto reads RFC 3339, and numbers of seconds or milliseconds by their size.
+	Auto         Unit = "auto"
+	Seconds      Unit = "s"
+	Milliseconds Unit = "ms"
+	RFC3339      Unit = "rfc3339"
 	// Integer is not a time but a number that grows with each change.
-	Integer
+	Integer Unit = "integer"
 )
+
+func (u Unit) isAuto() bool { return u == Auto || u == "" }
 
 const (
 	// maxAt is the end of the year 9999 in microseconds.
@@ -35,7 +38,7 @@ func (u Unit) Read(text string) (at, resolution int64, ok bool) {
 	case u == Integer:
 		n, err := strconv.ParseInt(text, 10, 64)
 		return n, 1, err == nil && n >= 0
-	case u == RFC3339, u == Auto && strings.ContainsAny(text, "-:T"):
+	case u == RFC3339, u.isAuto() && strings.ContainsAny(text, "-:T"):
 		return readDate(text)
 	}
 	return u.readNumber(text)
@@ -70,7 +73,7 @@ func (u Unit) readNumber(text string) (at, resolution int64, ok bool) {
 		return 0, 0, false
 	}
 	scale := int64(1e6)
-	if u == Milliseconds || u == Auto && n >= minMilliseconds {
+	if u == Milliseconds || u.isAuto() && n >= minMilliseconds {
 		scale = 1e3
 	}
 	if whole, err := strconv.ParseInt(text, 10, 64); err == nil {

@@ -71,17 +71,16 @@ func sample(eventType string) provider.Sample {
 
 // Of returns the provider of a source's configuration.
 func Of(schemes []*signature.Scheme, events declared.Events, objects []declared.Object,
-	responses Responses) *declared.Provider {
+	handshake Handshake, reply Reply) *declared.Provider {
 	return declared.New(declared.Spec{
 		Name:        Name,
 		Title:       "Any other sender",
 		Schemes:     schemes,
-		Headers:     responses.Headers,
 		Events:      events,
 		Objects:     objects,
-		Challenge:   responses.Challenge.responder(),
-		Handshake:   responses.Handshake.responder(),
-		Acknowledge: responses.acknowledge(),
+		Challenge:   handshake.Challenge.responder(),
+		Handshake:   handshake.Signed.responder(),
+		Acknowledge: reply.responder(),
 		Variants:    variantPaths(&events, objects),
 	})
 }

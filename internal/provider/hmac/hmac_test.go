@@ -130,9 +130,8 @@ func TestHandshake_deliveries_getResponse(t *testing.T) {
 
 func TestEcho_json_isEscaped(t *testing.T) {
 	t.Parallel()
-	c := &hmac.Challenge{Echo: hmac.Echo{From: signature.MustRef("header:X-Okta-Verification-Challenge"),
-		Member: "verification"}}
-	p := hmac.Of(hmac.New().Schemes(), hmac.New().Spec().Events, nil, hmac.Responses{Challenge: c})
+	c := &hmac.Challenge{Echo: signature.MustRef("header:X-Okta-Verification-Challenge"), Member: "verification"}
+	p := hmac.Of(hmac.New().Schemes(), hmac.New().Spec().Events, nil, hmac.Handshake{Challenge: c}, hmac.Reply{})
 	got := p.Challenge(&provider.Source{},
 		&provider.Delivery{Header: http.Header{"X-Okta-Verification-Challenge": {`a"b<c`}}})
 	want := &provider.Reply{ContentType: "application/json", Body: []byte(`{"verification":"a\"b\u003cc"}`)}

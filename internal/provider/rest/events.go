@@ -12,20 +12,11 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// Events says how an API lists the events of all accounts together.
-type Events struct {
-	// List lists each event in the format of a webhook. Its request contains {since} and {until}.
-	List List
-	// Time is where an event contains its time. It is never an integer version.
-	Time Version
-	// Retention is how long the API lists an event.
-	Retention time.Duration
-	// Provider names events as it names those of webhooks.
-	Provider provider.Provider
-}
-
 // Lister is a Reader whose Spec has Events.
-type Lister struct{ *Reader }
+type Lister struct {
+	*Reader
+	provider provider.Provider
+}
 
 var (
 	_ provider.ObjectLister  = (*Lister)(nil)
@@ -39,7 +30,7 @@ func (l *Lister) EventRetention() time.Duration { return l.spec.Events.Retention
 // ListTimed returns the call for a page. It requests a slightly longer time range, because an API
 // may exclude the ends.
 func (l *Lister) ListTimed(_ *provider.API, since, until time.Time, cursor string) provider.Call {
-	return l.spec.Events.List.pageCall("", since, until, cursor)
+	return l.spec.Events.pageCall("", since, until, cursor)
 }
 
 // ListedAt reads the event's time as the list contains it.
@@ -49,7 +40,7 @@ func (l *Lister) ListedAt(e *provider.StoredEvent) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	defer root.Release()
-	at, _, ok := Type{Version: &l.spec.Events.Time}.version(root)
+	at, _, ok := l.spec.Events.timed().version(root)
 	return time.UnixMicro(at).UTC(), ok
 }
 
@@ -57,34 +48,37 @@ func (l *Lister) ListedAt(e *provider.StoredEvent) (time.Time, bool) {
 // it would look like another event than the webhook's.
 func (l *Lister) TimedPage(src *provider.Source, api *provider.API, since, until time.Time, cursor string,
 	header http.Header, body []byte) (page []provider.TimedEvent, next string, err error) {
-	e := l.spec.Events
-	if page, next, err = e.page(src, api, since, until,
-		&response{path: e.List.Request.Path.expandEscaped(nil, url.PathEscape),
-			cursor: cursor, header: header}, body); err != nil {
+	at := &response{path: l.spec.Events.Path.Path.expandEscaped(nil, url.PathEscape), cursor: cursor, header: header}
+	if page, next, err = l.page(src, api, since, until, at, body); err != nil {
 		return nil, "", fmt.Errorf("read page of events: %w", err)
 	}
 	return page, next, nil
 }
 
-func (e *Events) page(src *provider.Source, api *provider.API, since, until time.Time, a *response,
+// timed returns the list of events as the list of a type.
+func (e *Events) timed() Type {
+	return Type{Version: &Version{Path: e.At.Path, Unit: e.At.Unit}, List: &List{Page: e.Page}}
+}
+
+func (l *Lister) page(src *provider.Source, api *provider.API, since, until time.Time, a *response,
 	body []byte) (page []provider.TimedEvent, next string, err error) {
-	if err := a.parse(&e.List, body); err != nil {
+	timed := l.spec.Events.timed()
+	if err := a.parse(timed.List, body); err != nil {
 		return nil, "", err
 	}
 	defer a.root.Release()
-	timed := Type{Version: &e.Time, List: &e.List}
 	for i, event := range a.objects {
 		at, _, ok := timed.version(event)
 		switch {
 		case event.Kind() != canonical.Object:
-			return nil, "", fmt.Errorf("element %d is no event%s", i, describePath(e.List.Item))
+			return nil, "", fmt.Errorf("element %d is no event%s", i, describePath(timed.List.Item))
 		case !ok:
-			return nil, "", fmt.Errorf("event %d has no time%s", i, describePath(e.Time.Path))
+			return nil, "", fmt.Errorf("event %d has no time%s", i, describePath(timed.Version.Path))
 		case at < since.UnixMicro() || at > until.UnixMicro():
 			continue
 		}
 		one := provider.TimedEvent{Body: bytes.Clone(event.Raw())}
-		if one.Key, err = e.eventKey(src, one.Body); err != nil {
+		if one.Key, err = l.eventKey(src, one.Body); err != nil {
 			return nil, "", fmt.Errorf("event %d: %w", i, err)
 		}
 		page = append(page, one)
@@ -94,8 +88,8 @@ func (e *Events) page(src *provider.Source, api *provider.API, since, until time
 }
 
 // eventKey returns the key of an event, or "" if the source does not accept its account.
-func (e *Events) eventKey(src *provider.Source, body []byte) (string, error) {
-	named, err := e.Provider.Identify(src, &provider.Delivery{Header: http.Header{}, Body: body})
+func (l *Lister) eventKey(src *provider.Source, body []byte) (string, error) {
+	named, err := l.provider.Identify(src, &provider.Delivery{Header: http.Header{}, Body: body})
 	switch {
 	case err != nil:
 		return "", nil //nolint:nilerr // the caller of TimedPage rejects the event too, and counts it

@@ -18,13 +18,12 @@ import (
 func lister(t testing.TB) *rest.Lister {
 	t.Helper()
 	return rest.NewLister(rest.Spec{Events: &rest.Events{
-		List: rest.List{Request: request(t, "/events", "from", "{since}", "to", "{until}", "after", "{cursor}"),
+		Page: rest.Page{Path: request(t, "/events", "from", "{since}", "to", "{until}", "after", "{cursor}"),
 			Items: "data", Item: "event", Next: rest.Next{Field: "next"}},
-		Time: rest.Version{Path: "at", Unit: declared.RFC3339}, Retention: time.Hour,
-		Provider: declared.New(declared.Spec{Name: "x",
-			Events: declared.Events{Key: []signature.Template{signature.MustTemplate("{json:id}")},
-				Account: []signature.Template{signature.MustTemplate("{json:shop}")}}}),
-	}})
+		At: rest.EventTime{Path: "at", Unit: declared.RFC3339}, Retention: time.Hour,
+	}}, declared.New(declared.Spec{Name: "x",
+		Events: declared.Events{Key: []signature.Template{signature.MustTemplate("{json:id}")},
+			Account: []signature.Template{signature.MustTemplate("{json:shop}")}}}))
 }
 
 // The test lists events around a time range. Only events within it are returned, each once,

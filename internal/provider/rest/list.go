@@ -14,57 +14,16 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/declared"
 )
 
-// List says how the objects of a type are listed.
-type List struct {
-	// Request asks for a page. It may contain {account}, and in its query also {limit}, {cursor}
-	// (empty for the first page), {since} and {until} (empty for all objects). A list with {since}
-	// can be limited to what changed.
-	Request Request
-	// Items is the path of the list of objects in a response; empty means the whole response. Item
-	// is the path of the object in an element; empty means the whole element.
-	Items, Item string
-	// Partial means that an element is not the whole object, but contains its id and version.
-	Partial bool
-	// Time is the format of {since} and {until}: RFC3339, Seconds or Milliseconds.
-	Time declared.Unit
-	// Limit is the maximum number of objects on a page; 0 if it is not configured.
-	Limit int
-	// Lag is how old a list may be.
-	Lag time.Duration
-	// Sparse means that many pages in a row may be empty although others follow.
-	Sparse bool
-	// Next says how the next page is found.
-	Next Next
-}
-
-// Next says how the next page is found: by exactly one of Field, Address, Link, LastObjectField and
-// ByTime. The zero Next means that the list has one page.
-type Next struct {
-	// Field is the path of the next page's {cursor} in a response, and Address the path of its
-	// address. Neither is present after the last page.
-	Field, Address string
-	// Link means that the address is in the header Link, with rel="next".
-	Link bool
-	// LastObjectField is a path in an object. Its value in the page's last object is the {cursor}
-	// of the next page.
-	LastObjectField string
-	// ByTime means that the objects are sorted by version, and that the next page lists what
-	// changed {since} the last object of this page.
-	ByTime bool
-	// More is the path of a value that says whether there is another page; empty if there is none.
-	More string
-}
-
 // Lists returns the types with a list. For another account than the source's own, the list must
 // contain {account}.
 func (r *Reader) Lists(src *provider.Source, _ *provider.API, account string) map[string]provider.List {
 	out := map[string]provider.List{}
-	for name, t := range r.spec.Types {
-		if t.List == nil || !coversAccount(src, t.List.Request, account) {
+	for name, t := range r.spec.Objects {
+		if t.List == nil || !coversAccount(src, t.List.Path, account) {
 			continue
 		}
-		if _, ok := t.List.Request.call(values{"account": account}, account); ok {
-			out[name] = provider.List{ByChange: t.List.Request.Names("since"), Lag: t.List.Lag, Sparse: t.List.Sparse,
+		if _, ok := t.List.Path.call(values{"account": account}, account); ok {
+			out[name] = provider.List{ByChange: t.List.Path.Names("since"), Lag: t.List.Lag, Sparse: t.List.Sparse,
 				CountsChanges: t.hasIntegerVersion() && !t.Version.MayNotAdvance,
 				VersionsOnly:  t.List.Partial && t.Version != nil && t.Version.MayNotAdvance}
 		}
@@ -76,16 +35,16 @@ func (r *Reader) Lists(src *provider.Source, _ *provider.API, account string) ma
 // and query are used unchanged.
 func (r *Reader) ListObjects(_ *provider.Source, _ *provider.API, account, objectType string, since, until time.Time,
 	cursor string) provider.Call {
-	list := r.spec.Types[objectType].List
-	if list == nil {
+	t := r.spec.Objects[objectType]
+	if t == nil || t.List == nil {
 		return provider.Call{}
 	}
 	page, _ := provider.CountedPage(cursor)
-	return list.pageCall(account, since, until, page)
+	return t.List.pageCall(account, since, until, page)
 }
 
 // pageCall returns the call for a page.
-func (l *List) pageCall(account string, since, until time.Time, cursor string) provider.Call {
+func (l *Page) pageCall(account string, since, until time.Time, cursor string) provider.Call {
 	if cursor != "" && (l.Next.Address != "" || l.Next.Link) {
 		path, query, _ := strings.Cut(cursor, "?")
 		fields, _ := url.ParseQuery(query) // the query was parsed with the page
@@ -101,7 +60,7 @@ func (l *List) pageCall(account string, since, until time.Time, cursor string) p
 	if at, err := strconv.ParseInt(cursor, 10, 64); l.Next.ByTime && err == nil {
 		v["since"] = l.formatTime(time.UnixMicro(at - resolution(at)))
 	}
-	call, _ := l.Request.call(v, account)
+	call, _ := l.Path.call(v, account)
 	return call
 }
 
@@ -115,7 +74,7 @@ func resolution(at int64) int64 {
 }
 
 // formatTime writes a time in the format of the API, cut to its resolution.
-func (l *List) formatTime(t time.Time) string {
+func (l *Page) formatTime(t time.Time) string {
 	switch {
 	case l.Time == declared.Seconds:
 		return strconv.FormatInt(t.Unix(), 10)
@@ -130,16 +89,16 @@ func (l *List) formatTime(t time.Time) string {
 // ObjectPage splits a page.
 func (r *Reader) ObjectPage(src *provider.Source, api *provider.API, account, objectType, cursor string,
 	header http.Header, body []byte) (page []provider.ListedObject, next string, err error) {
-	t := r.spec.Types[objectType]
+	t := r.spec.Objects[objectType]
 	switch {
-	case t.List == nil:
+	case t == nil || t.List == nil:
 		return nil, "", fmt.Errorf("the source's section api.objects.%s has no list", objectType)
-	case !coversAccount(src, t.List.Request, account):
+	case !coversAccount(src, t.List.Path, account):
 		return nil, "", fmt.Errorf("the call for the list of %s does not name the requested account, so it would list "+
 			"the objects of the key's own account: put {account} into api.objects.%s.list", objectType, objectType)
 	}
 	at, _ := provider.CountedPage(cursor)
-	path := t.List.Request.Path.expandEscaped(values{"account": account}, url.PathEscape)
+	path := t.List.Path.Path.expandEscaped(values{"account": account}, url.PathEscape)
 	if page, next, err = t.page(api, &response{path: path, cursor: at, header: header}, body); err != nil {
 		return nil, "", fmt.Errorf("read page of %s: %w", objectType, err)
 	}

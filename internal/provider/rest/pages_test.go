@@ -45,10 +45,11 @@ func newPagingTest(t testing.TB, url, kind string) *pagingTest {
 	}
 	path, _, _ := strings.Cut(kind, " ")
 	r := reader(t, func(s *rest.Spec, of *rest.Type) {
-		s.Header, s.Credential = "X-Api-Key", template(t, "{key}")
+		s.Header = template(t, "X-Api-Key: {key}")
 		of.ID, of.Item, of.Version.Path = "key", "data.thing", "changed"
-		of.List = &rest.List{Request: request(t, "/lists/"+strings.Replace(path, "address", "url", 1), query...),
-			Items: "items", Item: "thing", Limit: 7, Time: declared.RFC3339, Next: next}
+		of.List = &rest.List{Page: rest.Page{Path: request(t, "/lists/"+strings.Replace(path, "address", "url", 1),
+			query...),
+			Items: "items", Item: "thing", Limit: 7, Time: declared.RFC3339, Next: next}}
 	})
 	return &pagingTest{r, &provider.API{BaseURL: url, Key: provider.Secret{Value: []byte(restfake.Key)}}}
 }
@@ -164,8 +165,8 @@ func TestListObjects_changedInATime_asksForTime(t *testing.T) {
 func pageOf(t *testing.T, l *rest.List, cursor string, header http.Header, body string) ([]provider.ListedObject,
 	string, error) {
 	t.Helper()
-	if l.Request.Query == nil {
-		l.Request = request(t, "/a/things")
+	if l.Path.IsZero() {
+		l.Path = request(t, "/a/things")
 	}
 	l.Limit = 2
 	return reader(t, func(_ *rest.Spec, of *rest.Type) { of.List = l }).ObjectPage(source, api, "own", "thing", cursor,
@@ -196,7 +197,7 @@ func TestObjectPage_nextAddress_staysBelowBaseURL(t *testing.T) {
 		"/base/a?key=" + key:                            "error: contains the key",
 		"%zz":                                           "error: is not valid",
 	} {
-		l := &rest.List{Items: "d", Next: rest.Next{Address: "next"}}
+		l := &rest.List{Page: rest.Page{Items: "d", Next: rest.Next{Address: "next"}}}
 		_, next, err := pageOf(t, l, "", http.Header{}, fmt.Sprintf(`{"d": [], "next": %q}`, address))
 		reason, bad := strings.CutPrefix(want, "error: ")
 		if bad && (err == nil || !strings.Contains(err.Error(), reason) || strings.Contains(err.Error(), key)) ||
@@ -227,7 +228,7 @@ func TestObjectPage_linkHeader_namesNextPage(t *testing.T) {
 		`?after=1; rel="next"`:                                "",
 		``:                                                    "",
 	} {
-		_, next, err := pageOf(t, &rest.List{Items: ".", Next: rest.Next{Link: true}}, "",
+		_, next, err := pageOf(t, &rest.List{Page: rest.Page{Items: ".", Next: rest.Next{Link: true}}}, "",
 			http.Header{"Link": {text}}, `[]`)
 		if got := strings.TrimPrefix(next, "/a/things?after="); err != nil || got != want {
 			t.Errorf("%s: %q, %v", text, next, err)
@@ -238,22 +239,25 @@ func TestObjectPage_linkHeader_namesNextPage(t *testing.T) {
 // A page that cannot be read, or has no valid next page, is an error and not the last page.
 func TestObjectPage_malformedPage_isError(t *testing.T) {
 	t.Parallel()
-	window := rest.List{Items: "d", Next: rest.Next{ByTime: true}}
+	window := rest.List{Page: rest.Page{Items: "d", Next: rest.Next{ByTime: true}}}
 	for name, c := range map[string]struct {
 		l            rest.List
 		cursor, body string
 		want         string
 	}{
 		"no JSON":   {rest.List{}, "", `[`, "byte"},
-		"no list":   {rest.List{Items: "d"}, "", `{"d": {}}`, `the response has no list at "d"`},
+		"no list":   {rest.List{Page: rest.Page{Items: "d"}}, "", `{"d": {}}`, `the response has no list at "d"`},
 		"no object": {rest.List{}, "", `[{"id": "a"}, "b"]`, "element 1 is not an object with an id"},
 		"no id":     {rest.List{}, "", `[{"id": null}]`, "element 0 is not an object with an id"},
-		"another page without a cursor": {rest.List{Items: "d", Next: rest.Next{Field: "next", More: "more"}}, "",
+		"another page without a cursor": {rest.List{Page: rest.Page{Items: "d",
+			Next: rest.Next{Field: "next", More: "more"}}}, "",
 			`{"d": [], "more": true}`, `there is another page at "more", but does not contain`},
-		"an empty page with another page": {rest.List{Items: "d", Next: rest.Next{LastObjectField: "id", More: "more"}},
+		"an empty page with another page": {rest.List{Page: rest.Page{Items: "d", Next: rest.Next{LastObjectField: "id",
+			More: "more"}}},
 			"",
 			`{"d": [], "more": true}`, "does not contain its cursor"},
-		"last object without a value": {rest.List{Items: "d", Next: rest.Next{LastObjectField: "n"}}, "",
+		"last object without a value": {rest.List{Page: rest.Page{Items: "d", Next: rest.Next{LastObjectField: "n"}}},
+			"",
 			`{"d": [{"id": "a"}]}`,
 			`the page's last object has no value at "n"`},
 		"not sorted": {window, "",
@@ -264,10 +268,12 @@ func TestObjectPage_malformedPage_isError(t *testing.T) {
 			`{"d": [{"id": "a", "updated": "2027-01-15T08:00:00Z"}, {"id": "b", "updated": "2027-01-15T08:00:00Z"}]}`,
 			"raise list.limit"},
 		"no such cursor": {window, "x", `{"d": []}`, `the page's cursor "x" is no time`},
-		"key in the cursor": {rest.List{Items: "d", Next: rest.Next{Field: "next"}}, "", `{"d": [], "next": "a` +
-			key + `"}`, "contains the key"},
-		"key in base64": {rest.List{Items: "d", Next: rest.Next{Field: "next"}}, "", `{"d": [], "next": "a` +
-			base64.StdEncoding.EncodeToString([]byte(key)) + `"}`, "contains the key"},
+		"key in the cursor": {rest.List{Page: rest.Page{Items: "d", Next: rest.Next{Field: "next"}}}, "",
+			`{"d": [], "next": "a` +
+				key + `"}`, "contains the key"},
+		"key in base64": {rest.List{Page: rest.Page{Items: "d", Next: rest.Next{Field: "next"}}}, "",
+			`{"d": [], "next": "a` +
+				base64.StdEncoding.EncodeToString([]byte(key)) + `"}`, "contains the key"},
 	} {
 		page, next, err := pageOf(t, &c.l, c.cursor, http.Header{}, c.body)
 		if err == nil || !strings.Contains(err.Error(), c.want) || page != nil || next != "" ||
@@ -281,7 +287,8 @@ func TestObjectPage_malformedPage_isError(t *testing.T) {
 	}
 	for body, want := range map[string]string{`{"d": [], "next": null}`: "", `{"d": [], "next": 0}`: "",
 		`{"d": [], "next": false}`: "", `{"d": [], "next": ""}`: "", `{"d": []}`: "", `{"d": [], "next": 17}`: "17"} {
-		_, next, err := pageOf(t, &rest.List{Items: "d", Next: rest.Next{Field: "next"}}, "", http.Header{}, body)
+		_, next, err := pageOf(t, &rest.List{Page: rest.Page{Items: "d", Next: rest.Next{Field: "next"}}}, "",
+			http.Header{}, body)
 		if page, _ := provider.CountedPage(next); err != nil || page != want {
 			t.Errorf("%s: %q, %v", body, next, err)
 		}
@@ -292,10 +299,13 @@ func TestObjectPage_malformedPage_isError(t *testing.T) {
 func TestLists_accounts_needAccountInRequest(t *testing.T) {
 	t.Parallel()
 	named := reader(t, func(_ *rest.Spec, of *rest.Type) {
-		of.List = &rest.List{Request: request(t, "/{account}/things", "changed", "{since}..{until}"),
-			Time: declared.Milliseconds, Lag: time.Minute}
+		of.List = &rest.List{Page: rest.Page{Path: request(t, "/{account}/things", "changed", "{since}..{until}"),
+			Time: declared.Milliseconds}, Lag: time.Minute}
 	})
-	plain := reader(t, func(_ *rest.Spec, of *rest.Type) { of.List = &rest.List{Request: request(t, "/things")} })
+	plain := reader(t, func(_ *rest.Spec,
+		of *rest.Type) {
+		of.List = &rest.List{Page: rest.Page{Path: request(t, "/things")}}
+	})
 	want := map[string]provider.List{"thing": {ByChange: true, Lag: time.Minute}}
 	if diff := cmp.Diff(want, named.Lists(source, api, "another")); diff != "" {
 		t.Error(diff)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/canonical"
@@ -21,72 +22,13 @@ const (
 	// defaultRate and defaultConcurrency are for APIs whose limits are not configured. Few APIs
 	// have lower limits.
 	defaultRate, defaultConcurrency = 5, 5
-	// DefaultLag is how old a state in a response is assumed to be if the Spec does not say.
-	DefaultLag = time.Second
+	// defaultLag is how old a state in a response is assumed to be if the Spec does not say.
+	defaultLag = time.Second
+	// defaultEventRetention is how long an API lists an event if the Spec does not say.
+	defaultEventRetention = 30 * 24 * time.Hour
 	// second is the coarsest clock of events, in microseconds.
 	second = int64(time.Second / time.Microsecond)
 )
-
-// Spec describes an API.
-type Spec struct {
-	// Header is the name of the header with the credential. Credential is its value: {key}, or
-	// {key_base64} for a key of the form user:password.
-	Header     string
-	Credential Template
-	// Headers are sent with each call. {version} is the API version.
-	Headers map[string]Template
-	// Control is a call that succeeds whenever the credentials are valid. It may contain {account}.
-	Control Request
-	// Missing matches a response that says that the object does not exist. Expired matches one that
-	// says that a cursor is no longer known.
-	Missing, Expired ResponseMatch
-	// Lag is how old a state in a response may be.
-	Lag time.Duration
-	// Types are the objects that can be read. They have the types and ids that the source's
-	// webhooks give them.
-	Types map[string]Type
-	// Events says how the API lists its events; nil if it does not.
-	Events *Events
-}
-
-// ResponseMatch matches responses by status and, if Path is set, by a value in the body.
-type ResponseMatch struct {
-	Statuses []int
-	Condition
-}
-
-// Condition is a condition on a value of a response. The zero Condition is never true.
-type Condition struct {
-	// Path is the path of the value. Equals is the text that it must have. If Equals is empty, the
-	// value must be present and not null, false, 0 or "".
-	Path, Equals string
-}
-
-// Type says how the objects of a type are read.
-type Type struct {
-	// Get reads an object. It may contain {id} and {account}. Item is the path of the object in the
-	// response; empty means the whole response.
-	Get  Request
-	Item string
-	// ID is the path of the object's id.
-	ID string
-	// Version is the object's own version; nil means that a refetch is ordered by its start.
-	Version *Version
-	// Deleted is a condition in the object that it was deleted.
-	Deleted Condition
-	// IgnoredPaths are dotted paths in the object that change without a new version.
-	IgnoredPaths []string
-	// List says how the objects are listed; nil if they cannot be.
-	List *List
-}
-
-// Version is an object's own version.
-type Version struct {
-	Path string
-	Unit declared.Unit
-	// MayNotAdvance means that the version may stay the same after a change.
-	MayNotAdvance bool
-}
 
 // Reader reads an API that a Spec describes.
 type Reader struct{ spec Spec }
@@ -97,10 +39,11 @@ var (
 )
 
 // New returns the reader of a Spec. It ignores its Events.
-func New(spec Spec) *Reader { return &Reader{spec: spec} }
+func New(spec Spec) *Reader { return &Reader{spec: spec.complete()} }
 
-// NewLister returns the reader of a Spec with Events.
-func NewLister(spec Spec) *Lister { return &Lister{New(spec)} }
+// NewLister returns the reader of a Spec with Events. The provider names events as it names those
+// of webhooks.
+func NewLister(spec Spec, p provider.Provider) *Lister { return &Lister{New(spec), p} }
 
 // CompleteAPI requires an address, because such an API has no default.
 func (r *Reader) CompleteAPI(api *provider.API) error {
@@ -141,16 +84,16 @@ func (r *Reader) Authorize(api *provider.API, h http.Header) {
 	for name, value := range r.spec.Headers {
 		h.Set(name, value.expand(values{"version": api.Version}))
 	}
-	key := api.Key.Value
-	h.Set(r.spec.Header, r.spec.Credential.expand(values{"key": string(key),
-		"key_base64": base64.StdEncoding.EncodeToString(key)}))
+	name, value, _ := strings.Cut(r.spec.Header.expand(values{"key": string(api.Key.Value),
+		"key_base64": base64.StdEncoding.EncodeToString(api.Key.Value)}), ":")
+	h.Set(strings.TrimSpace(name), strings.TrimSpace(value))
 }
 
 // Fetch returns the call of the type's Get. For another account than the source's own the call must
 // contain {account}; otherwise it would read the object of the key's account.
 func (r *Reader) Fetch(src *provider.Source, _ *provider.API, account, objectType, objectID string) (provider.Call,
 	bool) {
-	t, ok := r.spec.Types[objectType]
+	t, ok := r.spec.Objects[objectType]
 	if !ok || !coversAccount(src, t.Get, account) {
 		return provider.Call{}, false
 	}
@@ -162,9 +105,9 @@ func coversAccount(src *provider.Source, q Request, account string) bool {
 	return account == src.Account || q.Names("account")
 }
 
-// CredentialCheck returns the call Spec.Control.
+// CredentialCheck returns the call Spec.KeyCheck.
 func (r *Reader) CredentialCheck(_ *provider.API, account string) provider.Call {
-	call, _ := r.spec.Control.call(values{"account": account}, account)
+	call, _ := r.spec.KeyCheck.call(values{"account": account}, account)
 	return call
 }
 
@@ -201,7 +144,7 @@ func (s ResponseMatch) matches(status int, body []byte) bool {
 		return false
 	}
 	defer root.Release()
-	return s.holds(root)
+	return Condition{s.Path, s.Equals}.holds(root)
 }
 
 func (c Condition) holds(v *canonical.Value) bool {

@@ -53,16 +53,16 @@ func template(t testing.TB, text string) rest.Template {
 // reader returns a reader of the type thing, after an edit.
 func reader(t testing.TB, edit func(*rest.Spec, *rest.Type)) *rest.Reader {
 	t.Helper()
-	spec := rest.Spec{Header: "Authorization", Credential: template(t, "Bearer {key}"),
-		Headers: map[string]rest.Template{"Api-Version": template(t, "v{version}")},
-		Control: request(t, "/me"), Missing: rest.ResponseMatch{Statuses: []int{404, 410}}, Lag: time.Second,
-		Types: map[string]rest.Type{}}
+	spec := rest.Spec{Header: template(t, "Authorization: Bearer {key}"),
+		Headers:  map[string]rest.Template{"Api-Version": template(t, "v{version}")},
+		KeyCheck: request(t, "/me"), Missing: rest.ResponseMatch{Statuses: []int{404, 410}}, Lag: time.Second,
+		Objects: map[string]*rest.Type{}}
 	thing := rest.Type{Get: request(t, "/things/{id}"), ID: "id", Version: &rest.Version{Path: "updated",
 		Unit: declared.RFC3339}}
 	if edit != nil {
 		edit(&spec, &thing)
 	}
-	spec.Types["thing"] = thing
+	spec.Objects["thing"] = &thing
 	return rest.New(spec)
 }
 
@@ -107,7 +107,7 @@ func TestAuthorize_headers_areSent(t *testing.T) {
 		"Authorization": {"Bearer " + key}}, h); diff != "" {
 		t.Error(diff)
 	}
-	basic := reader(t, func(s *rest.Spec, _ *rest.Type) { s.Credential = template(t, "Basic {key_base64}") })
+	basic := reader(t, func(s *rest.Spec, _ *rest.Type) { s.Header = template(t, "Authorization: Basic {key_base64}") })
 	basic.Authorize(&provider.API{Key: provider.Secret{Value: []byte("user:password")}}, h)
 	if h.Get("Authorization") != "Basic dXNlcjpwYXNzd29yZA==" { // computed independently, as in RFC 7617
 		t.Error(h)
@@ -117,9 +117,9 @@ func TestAuthorize_headers_areSent(t *testing.T) {
 func TestAnswer_responses_giveVerdict(t *testing.T) {
 	t.Parallel()
 	r := reader(t, func(s *rest.Spec, _ *rest.Type) {
-		s.Missing = rest.ResponseMatch{Statuses: []int{404, 422}, Condition: rest.Condition{Path: "error.code",
-			Equals: "none"}}
-		s.Expired = rest.ResponseMatch{Statuses: []int{400}, Condition: rest.Condition{Path: "error.cursor"}}
+		s.Missing = rest.ResponseMatch{Statuses: []int{404, 422}, Path: "error.code",
+			Equals: "none"}
+		s.Expired = rest.ResponseMatch{Statuses: []int{400}, Path: "error.cursor"}
 	})
 	for _, c := range []struct {
 		status int
@@ -229,7 +229,7 @@ func TestSnapshot_errors_maskTheKey(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), key[:4]) {
 			t.Fatalf("another object's id, with the key after %d characters: %v", before, err)
 		}
-		l := &rest.List{Items: "d", Next: rest.Next{Address: "next"}}
+		l := &rest.List{Page: rest.Page{Items: "d", Next: rest.Next{Address: "next"}}}
 		if _, _, err := pageOf(t, l, "", http.Header{}, fmt.Sprintf(`{"d": [], "next": "https://%s/"}`,
 			text)); err == nil || strings.Contains(err.Error(), key[:4]) {
 			t.Fatalf("another host, with the key after %d characters: %v", before, err)
@@ -243,7 +243,7 @@ func TestObjectPage_listedObject_readsAsFetched(t *testing.T) {
 	for _, item := range []string{"", ".", "data", "data.thing", "0", "data.0", `a"b.0.c`} {
 		r := reader(t, func(_ *rest.Spec, of *rest.Type) {
 			of.Item = item
-			of.List = &rest.List{Request: request(t, "/things"), Items: "items", Item: "in"}
+			of.List = &rest.List{Page: rest.Page{Path: request(t, "/things"), Items: "items", Item: "in"}}
 		})
 		page, next, err := r.ObjectPage(source, api, "own", "thing", "", http.Header{},
 			[]byte(`{"items": [{"in": {"id": "x", "updated": "2027-01-15T08:00:00Z"}}]}`))

@@ -12,7 +12,7 @@ import (
 // Snapshot reads an object from the response to Get.
 func (r *Reader) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
 	o := provider.Observation{Account: s.Account, ObjectType: s.ObjectType, ObjectID: s.ObjectID, Unit: second, Rank: 1}
-	t, ok := r.spec.Types[s.ObjectType]
+	t, ok := r.spec.Objects[s.ObjectType]
 	if !ok { // another process may have read the configuration earlier
 		return o, fmt.Errorf("the source's section api.objects has no %s: add it, and the refetch is retried",
 			s.ObjectType)

@@ -23,6 +23,19 @@ type part struct{ literal, name string }
 // values maps names to their values.
 type values map[string]string
 
+// UnmarshalText reads a template. Spec.Check reports errors.
+func (t *Template) UnmarshalText(text []byte) error {
+	*t, _ = ParseTemplate(string(text), anyName)
+	t.text = string(text)
+	return nil
+}
+
+// MarshalText returns String.
+func (t Template) MarshalText() ([]byte, error) { return []byte(t.text), nil }
+
+// anyName allows every name.
+const anyName = "*"
+
 // ParseTemplate reads a template that may contain the allowed names.
 func ParseTemplate(text string, allowed ...string) (Template, error) {
 	t := Template{text: text}
@@ -37,7 +50,7 @@ func ParseTemplate(text string, allowed ...string) (Template, error) {
 			if !closed {
 				return Template{}, fmt.Errorf("%q: a { is not closed", text)
 			}
-			if !slices.Contains(allowed, name) {
+			if !slices.Contains(allowed, name) && !slices.Contains(allowed, anyName) {
 				return Template{}, unknownName(text, name, allowed)
 			}
 			t.parts = append(t.parts, part{literal: literal}, part{name: name})
@@ -92,18 +105,31 @@ func (t Template) expandEscaped(v values, escape func(string) string) string {
 	return out.String()
 }
 
-// Request is a call as a template.
+// Request is a call as a template: a path, and a query after a question mark.
 type Request struct {
+	text string
 	// Path follows the base URL. Values are escaped, so that each stays within its path segment.
 	Path Template
 	// Query are the parameters. A parameter is left out if a name in it has no value.
 	Query map[string]Template
 }
 
-// ParseRequest reads a request: a path, and a query after a question mark.
+// UnmarshalText reads a request. Spec.Check reports errors.
+func (r *Request) UnmarshalText(text []byte) error {
+	*r, _ = ParseRequest(string(text), anyName)
+	return nil
+}
+
+// MarshalText returns the request as it was written.
+func (r Request) MarshalText() ([]byte, error) { return []byte(r.text), nil }
+
+// IsZero reports whether there is no request.
+func (r Request) IsZero() bool { return r.text == "" }
+
+// ParseRequest reads a request that may contain the allowed names.
 func ParseRequest(text string, allowed ...string) (Request, error) {
 	path, query, _ := strings.Cut(text, "?")
-	r := Request{Query: map[string]Template{}}
+	r := Request{text: text, Query: map[string]Template{}}
 	var err error
 	if r.Path, err = ParseTemplate(path, allowed...); err != nil {
 		return r, err

@@ -1,13 +1,9 @@
-package config
+package settings
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"regexp"
 	"strings"
-
-	"github.com/goccy/go-yaml"
 )
 
 const mask = "[hidden]"
@@ -80,24 +76,4 @@ func maskUserinfo(u string) string {
 		return u
 	}
 	return scheme + mask + rest
-}
-
-// Format prints a secret's name, whatever the verb. It masks the values that were read from a
-// variable or file, too.
-func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "secret "+s.Name) }
-
-// String returns the complete configuration as YAML, with all secrets and passwords masked.
-func (c *Config) String() string {
-	b, err := yaml.Marshal(c)
-	if err != nil {
-		return "config: " + err.Error()
-	}
-	return string(b)
-}
-
-// LogValue logs the settings that distinguish one process from another, with secrets and passwords
-// masked.
-func (c *Config) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("database", c.Database.URL.String()), slog.String("nats", c.NATS.URL.String()),
-		slog.String("listen", c.Ingest.Listen), slog.Int("sources", len(c.Sources)))
 }

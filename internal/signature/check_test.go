@@ -1,0 +1,13 @@
+package signature_test
+
+import (
+	"github.com/postern-gateway/postern/internal/settings"
+	"github.com/postern-gateway/postern/internal/signature"
+)
+
+// check returns the problems of a scheme.
+func check(s *signature.Scheme) error {
+	c := settings.Check("scheme")
+	s.Check(c)
+	return c.Err()
+}
