@@ -197,6 +197,30 @@ func median(n []int) int {
 	return n[len(n)/2]
 }
 
+// The path of a delivery in docs/architecture.md names functions where they are.
+func TestArchitecture_pathOfADelivery_namesFunctions(t *testing.T) {
+	t.Parallel()
+	functions := map[string]bool{}
+	for _, f := range tree(t) {
+		for _, fn := range f.functions {
+			functions[f.path+" "+fn.name] = true
+		}
+	}
+	text, err := os.ReadFile(root + "/docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := regexp.MustCompile("(?m)^\\| [0-9]+ \\| `([A-Za-z]+)` \\| `([a-z/_.]+)` \\|").FindAllStringSubmatch(string(text), -1)
+	if len(steps) != 20 {
+		t.Errorf("the path has %d steps, want 20", len(steps))
+	}
+	for _, step := range steps {
+		if !functions[step[2]+" "+step[1]] {
+			t.Errorf("%s has no function %s", step[2], step[1])
+		}
+	}
+}
+
 // The tests that SECURITY.md, the list of invariants and the checklists name are there, in the
 // package that they name, so that what they promise can be checked.
 func TestPages_namedTests_exist(t *testing.T) {
