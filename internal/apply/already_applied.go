@@ -19,14 +19,14 @@ import (
 const liveOutcomesSQL = `SELECT event_id, status, at FROM outcomes WHERE run = 0 AND event_id = ANY($1::bigint[])
 	AND status IN ('applied', 'unchanged', 'stale', 'ambiguous', 'dead')`
 
-// loadLiveOutcomes sets appliedLiveAt of the items of a run that may change only RefetchAfter.
-func (to *Target) loadLiveOutcomes(ctx context.Context, tx pgx.Tx, items []*item,
+// loadLiveOutcomes sets appliedLiveAt of the events of a run that may change only RefetchAfter.
+func (to *Target) loadLiveOutcomes(ctx context.Context, tx pgx.Tx, batch []*event,
 	objs map[versioning.Key]*versioning.Object) error {
 	if to.Run == events.LiveRun || !to.toMirror() {
 		return nil
 	}
-	byID, ids := map[int64]*item{}, []int64{}
-	for _, it := range items {
+	byID, ids := map[int64]*event{}, []int64{}
+	for _, it := range batch {
 		if it.isOpen() && mayChangeRefetchOnly(it, objs[it.key]) {
 			byID[it.ev.ID], ids = it, append(ids, it.ev.ID)
 		}
@@ -44,15 +44,15 @@ func (to *Target) loadLiveOutcomes(ctx context.Context, tx pgx.Tx, items []*item
 	return nil
 }
 
-// mayChangeRefetchOnly reports whether an item may change an object's RefetchAfter and nothing
+// mayChangeRefetchOnly reports whether an event may change an object's RefetchAfter and nothing
 // else.
-func mayChangeRefetchOnly(it *item, o *versioning.Object) bool {
+func mayChangeRefetchOnly(it *event, o *versioning.Object) bool {
 	return o.Exists && (it.input.Partial != "" || o.RefetchAfter != 0 || o.HasRefetch())
 }
 
-// setLiveOutcome sets appliedLiveAt if the live outcome fits the item as it is read now. An event
+// setLiveOutcome sets appliedLiveAt if the live outcome fits the event as it is read now. An event
 // that was read as a whole state then, and is partial now, was not applied as a partial one.
-func (it *item) setLiveOutcome(status versioning.Status, at time.Time) {
+func (it *event) setLiveOutcome(status versioning.Status, at time.Time) {
 	partial, dead := it.input.Partial != "", status == versioning.Dead
 	if dead != it.refetchPending || partial && !dead && status != versioning.Ambiguous && status != versioning.Stale {
 		return
@@ -62,7 +62,7 @@ func (it *item) setLiveOutcome(status versioning.Status, at time.Time) {
 
 // alreadyApplied reports whether the event is part of the object's row. If the row was created
 // after the event was applied live, it is not.
-func (it *item) alreadyApplied(o *versioning.Object) bool {
+func (it *event) alreadyApplied(o *versioning.Object) bool {
 	return !it.appliedLiveAt.IsZero() && o.Exists && !it.appliedLiveAt.Before(o.CreatedAt)
 }
 

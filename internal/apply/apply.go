@@ -33,44 +33,44 @@ func (e *SwapError) Unwrap() error { return events.ErrUnavailable }
 // table or column: nothing may be acknowledged, and applying again is safe. An event that cannot be
 // written fails alone, because the batch is split until the event is by itself. Apply does not wait
 // for a swap: after a *SwapError, all events may be acknowledged except those of its sources.
-func (a *Applier) Apply(ctx context.Context, run int64, batch []stream.Event) error {
-	return a.apply(ctx, Target{Run: run, swaps: &SwapError{}}, batch)
+func (a *Applier) Apply(ctx context.Context, run int64, evs []stream.Event) error {
+	return a.apply(ctx, Target{Run: run, swaps: &SwapError{}}, evs)
 }
 
-func (a *Applier) apply(ctx context.Context, to Target, batch []stream.Event) error {
-	items, err := a.readItems(ctx, batch)
+func (a *Applier) apply(ctx context.Context, to Target, evs []stream.Event) error {
+	batch, err := a.readBatch(ctx, evs)
 	if err != nil {
 		return err
 	}
-	if items = slices.DeleteFunc(items, to.excludes); len(items) == 0 {
+	if batch = slices.DeleteFunc(batch, to.excludes); len(batch) == 0 {
 		return nil
 	}
-	return a.applyItems(ctx, to, items)
+	return a.applyBatch(ctx, to, batch)
 }
 
-// readItems returns the events of a batch, each once, as their providers read them.
-func (a *Applier) readItems(ctx context.Context, batch []stream.Event) ([]*item, error) {
-	if err := a.fetchBodies(ctx, a.Pool, batch); err != nil {
+// readBatch returns the events of a batch, each once, as their providers read them.
+func (a *Applier) readBatch(ctx context.Context, evs []stream.Event) ([]*event, error) {
+	if err := a.fetchBodies(ctx, a.Pool, evs); err != nil {
 		return nil, err
 	}
-	if err := a.refreshUnknownSources(ctx, batch); err != nil {
+	if err := a.refreshUnknownSources(ctx, evs); err != nil {
 		return nil, err
 	}
-	items := make([]*item, 0, len(batch))
-	seen := make(map[int64]bool, len(batch))
-	for i := range batch {
-		if !seen[batch[i].ID] { // a second delivery that arrives while the first is in progress
-			seen[batch[i].ID] = true
-			items = append(items, a.read(&batch[i]))
+	batch := make([]*event, 0, len(evs))
+	seen := make(map[int64]bool, len(evs))
+	for i := range evs {
+		if !seen[evs[i].ID] { // a second delivery that arrives while the first is in progress
+			seen[evs[i].ID] = true
+			batch = append(batch, a.read(&evs[i]))
 		}
 	}
-	return items, nil
+	return batch, nil
 }
 
 // refreshUnknownSources reads the sources again if this process does not know one of the batch.
-func (a *Applier) refreshUnknownSources(ctx context.Context, batch []stream.Event) error {
-	for i := range batch {
-		if a.sources.number(batch[i].Source) == 0 {
+func (a *Applier) refreshUnknownSources(ctx context.Context, evs []stream.Event) error {
+	for i := range evs {
+		if a.sources.number(evs[i].Source) == 0 {
 			return unavailable(a.sources.refresh(ctx, a.Pool))
 		}
 	}
@@ -81,41 +81,41 @@ func (a *Applier) refreshUnknownSources(ctx context.Context, batch []stream.Even
 // server has space for. A smaller batch may succeed.
 const outOfMemory = "53200"
 
-// applyItems applies items. It returns a *SwapError if some were left out for a swap.
-func (a *Applier) applyItems(ctx context.Context, to Target, items []*item) error {
-	err := a.applySplit(ctx, to, items)
+// applyBatch applies events. It returns a *SwapError if some were left out for a swap.
+func (a *Applier) applyBatch(ctx context.Context, to Target, batch []*event) error {
+	err := a.applySplit(ctx, to, batch)
 	if err == nil && to.swaps != nil && len(to.swaps.Sources) > 0 {
 		return to.swaps
 	}
 	return err
 }
 
-// applySplit commits items together. It leaves out those whose source is being swapped, and halves
-// the batch as long as an item cannot be written, until that item fails alone.
-func (a *Applier) applySplit(ctx context.Context, to Target, items []*item) error {
-	if len(items) == 0 {
+// applySplit commits events together. It leaves out those whose source is being swapped, and halves
+// the batch as long as an event cannot be written, until that event fails alone.
+func (a *Applier) applySplit(ctx context.Context, to Target, batch []*event) error {
+	if len(batch) == 0 {
 		return nil
 	}
-	err := a.commit(ctx, to, items)
+	err := a.commit(ctx, to, batch)
 	var swap *SwapError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &swap):
 		to.swaps.Sources = append(to.swaps.Sources, swap.Sources...)
-		return a.applySplit(ctx, to, slices.DeleteFunc(slices.Clone(items),
-			func(it *item) bool { return slices.Contains(swap.Sources, it.ev.Source) }))
+		return a.applySplit(ctx, to, slices.DeleteFunc(slices.Clone(batch),
+			func(it *event) bool { return slices.Contains(swap.Sources, it.ev.Source) }))
 	case ctx.Err() != nil || errors.Is(err, errGuardFailed) || postgres.NeedsOperator(err) ||
-		postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(items) == 1):
-		return fmt.Errorf("apply %d events: %w: %w", len(items), events.ErrUnavailable, err)
-	case len(items) == 1:
-		it := *items[0]
+		postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(batch) == 1):
+		return fmt.Errorf("apply %d events: %w: %w", len(batch), events.ErrUnavailable, err)
+	case len(batch) == 1:
+		it := *batch[0]
 		it.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
 		a.Logger.Warn("event failed", "event", it.ev.ID, "source", it.ev.Source, "error", err)
-		return a.commit(ctx, to, []*item{&it})
+		return a.commit(ctx, to, []*event{&it})
 	}
-	if err := a.applySplit(ctx, to, items[:len(items)/2]); err != nil {
+	if err := a.applySplit(ctx, to, batch[:len(batch)/2]); err != nil {
 		return err
 	}
-	return a.applySplit(ctx, to, items[len(items)/2:])
+	return a.applySplit(ctx, to, batch[len(batch)/2:])
 }

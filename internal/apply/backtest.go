@@ -34,10 +34,10 @@ func (r *Reducer) Backtest(rules *effects.Rules, objs map[int64]*versioning.Obje
 func (h *Backtest) Evaluate(ctx context.Context, db events.Reader, applied map[AppliedEvent]bool, ids []int64,
 	visit func([]effects.PlannedEffect) error) (anomalies []Anomaly, err error) {
 	return h.r.forEachBatch(ctx, db, h.objs, applied, ids, false,
-		func(items []*item, byKey map[versioning.Key]*versioning.Object) error {
-			for _, it := range items {
+		func(batch []*event, byKey map[versioning.Key]*versioning.Object) error {
+			for _, it := range batch {
 				h.w.plansEffects = it.ev.ID >= h.from
-				reduce([]*item{it}, byKey, h.w.observe)
+				reduce([]*event{it}, byKey, h.w.observe)
 				if h.w.plansEffects && h.w.isRuleEvent(it) {
 					h.w.planForEvent(it)
 				}

@@ -23,10 +23,10 @@ func (t *transaction) log(counts map[versioning.Status]int, oldest time.Duration
 	if !t.Logger.Enabled(ctx, level) {
 		return
 	}
-	attrs := []slog.Attr{slog.Int("events", len(t.items)),
+	attrs := []slog.Attr{slog.Int("events", len(t.batch)),
 		slog.Float64("duration_ms", milliseconds(t.endedAt.Sub(t.startedAt))),
 		slog.Float64("lag_ms", milliseconds(oldest))}
-	finishedBefore := len(t.items)
+	finishedBefore := len(t.batch)
 	for _, s := range statuses {
 		if n := counts[s]; n > 0 {
 			attrs = append(attrs, slog.Int(string(s), n))
@@ -67,7 +67,7 @@ func (t *transaction) logNeedsReview(dead int) {
 	}
 	if dead > 0 {
 		log.Warn("events are dead: they were not applied and are not retried automatically (postern outcomes list "+
-			"--status dead --run "+events.RunName(t.to.Run)+")", "events", dead, "first", firstDead(t.items))
+			"--status dead --run "+events.RunName(t.to.Run)+")", "events", dead, "first", firstDead(t.batch))
 	}
 	if n := t.planned.Collided; n > 0 {
 		log.Warn("effects have keys that belong to other rules or objects: an operator must review them (postern "+
@@ -80,8 +80,8 @@ func (t *transaction) logNeedsReview(dead int) {
 }
 
 // firstDead returns the first dead events of a batch, each with its reason.
-func firstDead(items []*item) (first []string) {
-	for _, it := range items {
+func firstDead(batch []*event) (first []string) {
+	for _, it := range batch {
 		if !it.finished && it.outcome.status == versioning.Dead && len(first) < maxDeadLogged {
 			first = append(first, fmt.Sprintf("%d: %s", it.ev.ID, cut(it.outcome.reason, maxReasonBytes)))
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// item is one event while its batch is applied.
-type item struct {
+// event is one event while its batch is applied.
+type event struct {
 	ev  *stream.Event
 	key versioning.Key
 	// lockKey is the hash of the object's key, or the event id if the event concerns no object.
@@ -57,8 +57,8 @@ type outcome struct {
 }
 
 // read decodes an event with its provider. Every failure becomes an outcome of this event alone.
-func (a *Applier) read(ev *stream.Event) (it *item) {
-	it = &item{ev: ev, lockKey: ev.ID}
+func (a *Applier) read(ev *stream.Event) (it *event) {
+	it = &event{ev: ev, lockKey: ev.ID}
 	defer func() {
 		if r := recover(); r != nil {
 			a.Logger.Error("panic while reading an event", "event", ev.ID, "source", ev.Source, "panic", r)
@@ -100,7 +100,7 @@ func (a *Applier) read(ev *stream.Event) (it *item) {
 }
 
 // observe reads an event or a refetch. ignored says why it concerns no object.
-func (it *item) observe(src Source) (ignored string, err error) {
+func (it *event) observe(src Source) (ignored string, err error) {
 	if isRefetch(it.ev) {
 		return it.readRefetch(src)
 	}
@@ -124,7 +124,7 @@ func isRefetch(ev *stream.Event) bool {
 }
 
 // readRefetch reads a refetch.
-func (it *item) readRefetch(src Source) (ignored string, err error) {
+func (it *event) readRefetch(src Source) (ignored string, err error) {
 	refetch, err := provider.DecodeRefetch(it.ev.Body)
 	if err != nil {
 		return "", err
@@ -148,7 +148,7 @@ func (it *item) readRefetch(src Source) (ignored string, err error) {
 }
 
 // setKey sets the object that the event concerns.
-func (it *item) setKey(src Source, account, objectType, id string) error {
+func (it *event) setKey(src Source, account, objectType, id string) error {
 	key := versioning.Key{Source: src.Number, Account: account, Type: objectType, ID: id}
 	if err := checkKey(key); err != nil {
 		return err
@@ -158,14 +158,14 @@ func (it *item) setKey(src Source, account, objectType, id string) error {
 }
 
 // requestRefetch makes a dead event request a refetch of its object, as of the event's receipt.
-func (it *item) requestRefetch() {
+func (it *event) requestRefetch() {
 	var err error
 	it.input, err = versioning.InputFromObservation(provider.Observation{Partial: it.outcome.reason}, it.ev.ReceivedAt)
 	it.refetchPending = err == nil
 }
 
-// isOpen reports whether the item must still be applied to its object.
-func (it *item) isOpen() bool { return !it.finished && (it.outcome == nil || it.refetchPending) }
+// isOpen reports whether the event must still be applied to its object.
+func (it *event) isOpen() bool { return !it.finished && (it.outcome == nil || it.refetchPending) }
 
 // maxNameBytes bounds each part of an object's key, so that the key always fits an index.
 const maxNameBytes = 512
@@ -187,16 +187,16 @@ func checkKey(k versioning.Key) error {
 	return nil
 }
 
-// reduce applies the open items to their objects one after the other. It returns the objects to
+// reduce applies the open events to their objects one after the other. It returns the objects to
 // write: those that changed, and those that an older version of the rule produced. It is a pure
-// function: any order of items ends in the same objects. Overwriting refetches come first, because
+// function: any order of events ends in the same objects. Overwriting refetches come first, because
 // they discard the history of their object. If observe is not nil, it is called with the object
-// before and after each item.
-func reduce(items []*item, objs map[versioning.Key]*versioning.Object, observe func(it *item, before *versioning.Row,
+// before and after each event.
+func reduce(batch []*event, objs map[versioning.Key]*versioning.Object, observe func(it *event, before *versioning.Row,
 	o *versioning.Object)) []*versioning.Object {
 	var dirty []*versioning.Object
 	seen := map[versioning.Key]bool{}
-	for _, it := range overwritesFirst(items) {
+	for _, it := range overwritesFirst(batch) {
 		if !it.isOpen() {
 			continue
 		}

@@ -65,14 +65,14 @@ func (t *DryRun) Decide(ctx context.Context, ids []int64) (map[versioning.Status
 	counts := map[versioning.Status]int64{}
 	for len(evs) > 0 {
 		n := batchSize(evs, t.a.Settings.Batch)
-		items, err := t.a.readItems(ctx, evs[:n])
+		batch, err := t.a.readBatch(ctx, evs[:n])
 		if err != nil {
 			return nil, err
 		}
-		if err := t.decide(ctx, items); err != nil {
+		if err := t.decide(ctx, batch); err != nil {
 			return nil, err
 		}
-		for _, it := range items {
+		for _, it := range batch {
 			counts[it.outcome.status]++
 		}
 		evs = evs[n:]
@@ -84,18 +84,18 @@ func (t *DryRun) Decide(ctx context.Context, ids []int64) (map[versioning.Status
 var dryRunTarget = Target{Run: events.LiveRun + 1}
 
 // decide does the work of transaction.run without locks and writes.
-func (t *DryRun) decide(ctx context.Context, items []*item) error {
+func (t *DryRun) decide(ctx context.Context, batch []*event) error {
 	var objs map[versioning.Key]*versioning.Object
-	var reloaded []*item
+	var reloaded []*event
 	readOnly := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, t.a.Pool, readOnly, func(tx pgx.Tx) (err error) {
-		if objs, err = t.load(ctx, tx, items); err != nil {
+		if objs, err = t.load(ctx, tx, batch); err != nil {
 			return err
 		}
-		if reloaded, err = t.a.reloadHistory(ctx, tx, events.LiveRun, false, items, objs); err != nil {
+		if reloaded, err = t.a.reloadHistory(ctx, tx, events.LiveRun, false, batch, objs); err != nil {
 			return err
 		}
-		return dryRunTarget.loadLiveOutcomes(ctx, tx, items, objs)
+		return dryRunTarget.loadLiveOutcomes(ctx, tx, batch, objs)
 	})
 	if err != nil {
 		return unavailable(fmt.Errorf("read objects: %w", err))
@@ -106,7 +106,7 @@ func (t *DryRun) decide(ctx context.Context, items []*item) error {
 		was.TiedStates = slices.Clone(o.TiedStates) // the tied states grow in place
 		before[k] = was
 	}
-	for _, o := range reduce(append(reloaded, items...), objs, nil) {
+	for _, o := range reduce(append(reloaded, batch...), objs, nil) {
 		if err := t.project(before[o.Key], o); err != nil {
 			return err
 		}
@@ -114,11 +114,11 @@ func (t *DryRun) decide(ctx context.Context, items []*item) error {
 	return nil
 }
 
-// load reads the objects of the items with their states, except those held in memory.
-func (t *DryRun) load(ctx context.Context, tx pgx.Tx, items []*item) (map[versioning.Key]*versioning.Object, error) {
+// load reads the objects of the events with their states, except those held in memory.
+func (t *DryRun) load(ctx context.Context, tx pgx.Tx, batch []*event) (map[versioning.Key]*versioning.Object, error) {
 	objs := map[versioning.Key]*versioning.Object{}
 	var requests []versioning.LoadRequest
-	for _, it := range items {
+	for _, it := range batch {
 		if _, ok := objs[it.key]; ok || !it.isOpen() {
 			continue
 		}

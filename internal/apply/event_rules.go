@@ -25,13 +25,13 @@ WHERE o.event_id = ANY($1::bigint[]) AND o.run <> $2 AND o.status IN ('applied',
 // planForEvents evaluates the rules about events, once for each event. An event that a run applies
 // again was evaluated at its arrival. An event that a replay has applied, even without effects, is
 // not evaluated when it arrives later.
-func (w *transitions) planForEvents(ctx context.Context, tx pgx.Tx, items []*item) error {
+func (w *transitions) planForEvents(ctx context.Context, tx pgx.Tx, batch []*event) error {
 	if w == nil || !w.plansEffects {
 		return nil
 	}
-	var all []*item
+	var all []*event
 	var ids []int64
-	for _, it := range items {
+	for _, it := range batch {
 		if w.isRuleEvent(it) {
 			all, ids = append(all, it), append(ids, it.ev.ID)
 		}
@@ -55,7 +55,7 @@ func (w *transitions) planForEvents(ctx context.Context, tx pgx.Tx, items []*ite
 // isRuleEvent reports whether rules are evaluated for an event. This is true if a sender delivered
 // it, so that it is no refetch, and if this transaction applies it to its object, whatever the
 // result.
-func (w *transitions) isRuleEvent(it *item) bool {
+func (w *transitions) isRuleEvent(it *event) bool {
 	if it.finished || it.outcome == nil || isRefetch(it.ev) || !w.rules.HasEventRules(it.ev.Source, it.key.Type) {
 		return false
 	}
@@ -68,7 +68,7 @@ func (w *transitions) isRuleEvent(it *item) bool {
 }
 
 // planForEvent adds the effects that rules plan for an event.
-func (w *transitions) planForEvent(it *item) {
+func (w *transitions) planForEvent(it *event) {
 	t := effects.Transition{On: rules.OnEvent, Source: it.ev.Source, Number: it.key.Source, Account: it.key.Account,
 		Type: it.key.Type, ID: it.key.ID, Event: eventOf(it.ev)}
 	if it.input.Partial == "" {

@@ -19,16 +19,16 @@ import (
 // When an operator overwrites an object, its row discards all history. Events that were received
 // since the refetch began must not be discarded, so they are read from the log again.
 
-// overwritesFirst returns the items with the overwriting refetches first, the latest of them before
-// the others.
-func overwritesFirst(items []*item) []*item {
-	overwrites := func(it *item) bool { return it.input.OverwriteAt != 0 }
-	if !slices.ContainsFunc(items, overwrites) {
-		return items
+// overwritesFirst returns the events with the overwriting refetches first, the latest of them
+// before the others.
+func overwritesFirst(batch []*event) []*event {
+	overwrites := func(it *event) bool { return it.input.OverwriteAt != 0 }
+	if !slices.ContainsFunc(batch, overwrites) {
+		return batch
 	}
-	items = slices.Clone(items)
-	slices.SortStableFunc(items, func(a, b *item) int { return cmp.Compare(b.input.OverwriteAt, a.input.OverwriteAt) })
-	return items
+	batch = slices.Clone(batch)
+	slices.SortStableFunc(batch, func(a, b *event) int { return cmp.Compare(b.input.OverwriteAt, a.input.OverwriteAt) })
+	return batch
 }
 
 // maxClockSkew is how far the clock of receipt times may be ahead of the clock that ids are made
@@ -54,13 +54,13 @@ GROUP BY o.event_id`
 // now. They are reduced again and get no new outcome. ordered says that events come in the order of
 // their ids, so that none after the refetch was applied. The caller holds the objects' locks. An
 // event that cannot be read now gives a *NotReducedError, because its effect on the row is unknown.
-func (a *Applier) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, ordered bool, items []*item,
-	objs map[versioning.Key]*versioning.Object) ([]*item, error) {
+func (a *Applier) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, ordered bool, batch []*event,
+	objs map[versioning.Key]*versioning.Object) ([]*event, error) {
 	var objects, firsts, lasts []int64
 	inBatch := map[int64]bool{}
-	for _, it := range items {
+	for _, it := range batch {
 		if !it.isOpen() {
-			continue // an item with an outcome is part of the history
+			continue // an event with an outcome is part of the history
 		}
 		inBatch[it.ev.ID] = true
 		if it.input.OverwriteAt <= objs[it.key].OverwrittenAt || it.input.Partial != "" {
@@ -85,7 +85,7 @@ func (a *Applier) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, order
 	if err != nil {
 		return nil, err
 	}
-	var reloaded []*item
+	var reloaded []*event
 	for i := range recs {
 		ev := a.sourceEvent(&recs[i])
 		it := a.read(&ev)

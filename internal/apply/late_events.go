@@ -44,14 +44,14 @@ func stateChanges(before map[versioning.Key]rowState, dirty []*versioning.Object
 // setObjectVersionEnds sets happenedUntil of changes whose winning version is a version of the
 // object itself. If the version is a time, this time is the end, even if the provider may not
 // advance it with each change: a change without an advance then counts as late. If the version is a
-// counter, the end is the event's time, or else its receipt. items are those of the batch.
-func setObjectVersionEnds(all []*stateChange, items []*item) {
+// counter, the end is the event's time, or else its receipt. batch has all events of the batch.
+func setObjectVersionEnds(all []*stateChange, batch []*event) {
 	byKey := make(map[versioning.Key]*stateChange, len(all))
 	for _, s := range all {
 		byKey[s.key] = s
 	}
 	found := map[versioning.Key]bool{}
-	for _, it := range items {
+	for _, it := range batch {
 		s := byKey[it.key]
 		if s == nil || !it.input.OwnVersion || it.input.Version != s.version {
 			continue
@@ -62,9 +62,9 @@ func setObjectVersionEnds(all []*stateChange, items []*item) {
 	}
 }
 
-// happenedUntil returns the latest time at which the change of an item with an object version
+// happenedUntil returns the latest time at which the change of an event with an object version
 // occurred.
-func (it *item) happenedUntil() int64 {
+func (it *event) happenedUntil() int64 {
 	switch {
 	case it.input.Version.IsTime():
 		return it.input.Version.At
@@ -91,8 +91,8 @@ WHERE p.until IS NOT NULL`
 const eventTimeResolution = time.Second
 
 // lateChanges returns the changes that occurred before the complete-until time of their type, if
-// the source's API can read the object. items are those of the batch.
-func (a *Applier) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChange, items []*item) (late []*stateChange,
+// the source's API can read the object. batch has all events of the batch.
+func (a *Applier) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChange, batch []*event) (late []*stateChange,
 	err error) {
 	var sources []int32
 	var accounts, types []string
@@ -124,7 +124,7 @@ func (a *Applier) lateChanges(ctx context.Context, tx pgx.Tx, all []*stateChange
 	if len(completeUntil) == 0 {
 		return nil, nil
 	}
-	setObjectVersionEnds(all, items)
+	setObjectVersionEnds(all, batch)
 	for _, s := range all {
 		if until, ok := completeUntil[position[s.typeKey()]]; ok && s.happenedUntil < until &&
 			(a.canReadByID(s.key) || a.canLocate(s.key)) {

@@ -17,7 +17,7 @@ import (
 // objects, or the event ids if they concern no object. While a caller holds these locks, none of
 // the events is being applied.
 func (a *Applier) LockKeys(ctx context.Context, ids []int64) (locks []int64, err error) {
-	err = a.readEach(ctx, ids, func(it *item) { locks = append(locks, it.lockKey) })
+	err = a.readEach(ctx, ids, func(it *event) { locks = append(locks, it.lockKey) })
 	return locks, err
 }
 
@@ -25,7 +25,7 @@ func (a *Applier) LockKeys(ctx context.Context, ids []int64) (locks []int64, err
 // table of objects would store it.
 func (a *Applier) EventsWithState(ctx context.Context, ids []int64, matches func(state []byte) bool) (found []int64,
 	err error) {
-	err = a.readEach(ctx, ids, func(it *item) {
+	err = a.readEach(ctx, ids, func(it *event) {
 		if it.outcome == nil && matches(it.input.State.JSON) {
 			found = append(found, it.ev.ID)
 		}
@@ -35,7 +35,7 @@ func (a *Applier) EventsWithState(ctx context.Context, ids []int64, matches func
 
 // readEach calls do with each of the given events as its provider reads it. It holds one large body
 // at a time.
-func (a *Applier) readEach(ctx context.Context, ids []int64, do func(*item)) error {
+func (a *Applier) readEach(ctx context.Context, ids []int64, do func(*event)) error {
 	evs, err := a.Events(ctx, ids, maxInlineBody)
 	if err != nil {
 		return err
@@ -65,18 +65,18 @@ SELECT (SELECT coalesce(min(s.s), 0)::bigint FROM sources s WHERE NOT s.got),
   (SELECT count(pg_advisory_xact_lock(l)) FROM unnest($1::bigint[]) AS l WHERE NOT EXISTS (SELECT FROM sources s
   	WHERE NOT s.got))`
 
-// lock takes the locks of the items' objects in a table. Each table has its own locks, so that a
+// lock takes the locks of the events' objects in a table. Each table has its own locks, so that a
 // rebuild and live events do not wait for each other. A writer to the mirror first takes the locks
 // of its sources. eventsToo also takes the locks of the event ids, because a redaction with another
 // configuration may read the events as other objects. A live event does not need this: its outcome
 // shows that it was redacted. If mayWait is false and a source is being swapped, lock takes no lock
 // of an object and returns the number of that source.
-func lock(ctx context.Context, tx pgx.Tx, table versioning.ObjectTable, items []*item, eventsToo,
+func lock(ctx context.Context, tx pgx.Tx, table versioning.ObjectTable, batch []*event, eventsToo,
 	mayWait bool) (swapped int32, err error) {
 	const tableSeed = 0x5851f42d4c957f2d
 	var sources []int32
-	keys := make([]int64, 0, 2*len(items))
-	for _, it := range items {
+	keys := make([]int64, 0, 2*len(batch))
+	for _, it := range batch {
 		keys = append(keys, it.lockKey^int64(table)*tableSeed)
 		if eventsToo {
 			keys = append(keys, it.ev.ID^int64(table)*tableSeed)
@@ -111,11 +111,11 @@ func lock(ctx context.Context, tx pgx.Tx, table versioning.ObjectTable, items []
 // LockObjects takes the locks of objects in the mirror, as applying does, until the transaction
 // ends.
 func LockObjects(ctx context.Context, tx pgx.Tx, keys []versioning.Key) error {
-	items := make([]*item, len(keys))
+	batch := make([]*event, len(keys))
 	for i, k := range keys {
-		items[i] = &item{key: k, lockKey: k.Hash()}
+		batch[i] = &event{key: k, lockKey: k.Hash()}
 	}
-	_, err := lock(ctx, tx, versioning.Mirror, items, false, true)
+	_, err := lock(ctx, tx, versioning.Mirror, batch, false, true)
 	return err
 }
 
@@ -123,16 +123,16 @@ const redactedSQL = `SELECT r.event FROM redacted_events r WHERE r.event = ANY($
 
 // ignoreRedacted makes events ignored that were redacted after they were read. The caller holds the
 // locks that a redaction takes. Live events do not need this: a redaction gives each an outcome.
-func ignoreRedacted(ctx context.Context, tx pgx.Tx, items []*item) error {
-	ids := make([]int64, len(items))
-	for i, it := range items {
+func ignoreRedacted(ctx context.Context, tx pgx.Tx, batch []*event) error {
+	ids := make([]int64, len(batch))
+	for i, it := range batch {
 		ids[i] = it.ev.ID
 	}
 	redactedIDs, err := postgres.Collect(ctx, tx, pgx.RowTo[int64], redactedSQL, ids)
 	if err != nil {
 		return fmt.Errorf("find redacted events: %w", err)
 	}
-	for _, it := range items {
+	for _, it := range batch {
 		if slices.Contains(redactedIDs, it.ev.ID) {
 			it.key, it.lockKey = versioning.Key{Source: it.key.Source}, it.ev.ID
 			it.outcome, it.refetchPending = redacted(), false

@@ -61,14 +61,14 @@ func (m *metrics) build() {
 
 // count counts and logs a committed transaction.
 func (t *transaction) count() {
-	t.metrics.batches.Observe(float64(len(t.items)))
+	t.metrics.batches.Observe(float64(len(t.batch)))
 	t.metrics.apply.Observe(t.endedAt.Sub(t.startedAt).Seconds())
 	for change, n := range t.ambiguityChanges { // empty unless the target is the mirror
 		t.metrics.ambiguities.WithLabelValues(change).Add(float64(n))
 	}
 	counts := map[versioning.Status]int{}
 	var oldest time.Duration
-	for _, it := range t.items {
+	for _, it := range t.batch {
 		if it.finished {
 			continue
 		}

@@ -72,10 +72,10 @@ func (g *missedChanges) reason() string {
 	return "a change does not fit"
 }
 
-// recordMissedChanges updates the refetch requests. reporting are the items of a batch that report
+// recordMissedChanges updates the refetch requests. reporting are the events of a batch that report
 // missed changes, in the order in which they were decided. It also records late events.
-func (a *Applier) recordMissedChanges(ctx context.Context, tx pgx.Tx, reporting []*item, changes []*stateChange,
-	all []*item) error {
+func (a *Applier) recordMissedChanges(ctx context.Context, tx pgx.Tx, reporting []*event, changes []*stateChange,
+	all []*event) error {
 	late, err := a.lateChanges(ctx, tx, changes, all)
 	if err != nil {
 		return err
@@ -110,10 +110,10 @@ func updateMissedChanges(ctx context.Context, tx pgx.Tx, all []*missedChanges) e
 	return nil
 }
 
-// collectMissedChanges returns, in key order, the objects for which items report something relevant
-// or that a late event has changed. It skips objects that the source's API cannot read. Nearly all
-// change-sets fit and are newer, so no refetch request is read for them.
-func (a *Applier) collectMissedChanges(items []*item, late []*stateChange) []*missedChanges {
+// collectMissedChanges returns, in key order, the objects for which events report something
+// relevant or that a late event has changed. It skips objects that the source's API cannot read.
+// Nearly all change-sets fit and are newer, so no refetch request is read for them.
+func (a *Applier) collectMissedChanges(batch []*event, late []*stateChange) []*missedChanges {
 	byKey := map[versioning.Key]*missedChanges{}
 	entry := func(k versioning.Key) *missedChanges {
 		if byKey[k] == nil {
@@ -121,7 +121,7 @@ func (a *Applier) collectMissedChanges(items []*item, late []*stateChange) []*mi
 		}
 		return byKey[k]
 	}
-	for _, it := range items {
+	for _, it := range batch {
 		if it.reportsFit {
 			g := entry(it.key)
 			g.fits = append(g.fits, it.fit)

@@ -21,17 +21,17 @@ const outcomesSQL = `
 SELECT event_id, status, attempts, due > clock_now(), reason FROM outcomes WHERE run = $1
 	AND event_id = ANY($2::bigint[])`
 
-// markFinished marks items that have a final outcome, or a failed one that is not due: they are
-// only acknowledged. An item whose attempt was reserved before this try is still open.
-func (a *Applier) markFinished(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
-	byID := make(map[int64]*item, len(items))
-	for _, it := range items {
+// markFinished marks events that have a final outcome, or a failed one that is not due: they are
+// only acknowledged. An event whose attempt was reserved before this try is still open.
+func (a *Applier) markFinished(ctx context.Context, tx pgx.Tx, to Target, batch []*event) error {
+	byID := make(map[int64]*event, len(batch))
+	for _, it := range batch {
 		byID[it.ev.ID] = it
 	}
 	params := postgres.NewParams(tx.Conn(), postgres.Statement{Name: "postern_outcomes", SQL: outcomesSQL})
 	defer params.Release()
 	params.Int64(to.Run)
-	params.Array(pgtype.Int8OID, len(items), func(i int) { params.Int64(items[i].ev.ID) })
+	params.Array(pgtype.Int8OID, len(batch), func(i int) { params.Int64(batch[i].ev.ID) })
 	_, err := params.Run(ctx, func(outcome postgres.Row) error {
 		it := byID[outcome.Int64(0)]
 		it.attempts, it.previousReason = int(outcome.Int64(2)), outcome.Text(4)
@@ -40,7 +40,7 @@ func (a *Applier) markFinished(ctx context.Context, tx pgx.Tx, to Target, items 
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("read outcomes of %d events: %w", len(items), err)
+		return fmt.Errorf("read outcomes of %d events: %w", len(batch), err)
 	}
 	return nil
 }
@@ -54,9 +54,9 @@ func (to Target) unfinished(status versioning.Status) bool {
 	return status == versioning.Failed || status == versioning.Dead && to.RetryRun != 0
 }
 
-// isFinished reports whether an item with this stored status is only acknowledged. later says that
+// isFinished reports whether an event with this stored status is only acknowledged. later says that
 // the outcome is not due yet.
-func (to Target) isFinished(it *item, status versioning.Status, later bool) bool {
+func (to Target) isFinished(it *event, status versioning.Status, later bool) bool {
 	switch {
 	case !to.unfinished(status):
 		return true
@@ -93,11 +93,11 @@ ON CONFLICT (event_id, run) DO UPDATE SET
   due = excluded.due, at = excluded.at, rule_version = excluded.rule_version
 WHERE o.status = 'failed' OR o.status = 'dead' AND $15`
 
-// record writes the outcomes of the items that are not finished. A failed one gets its due time, or
-// becomes dead after the last attempt.
-func (a *Applier) record(ctx context.Context, tx pgx.Tx, to Target, items []*item) error {
-	open := make([]numberedAttempt, 0, len(items))
-	for _, it := range items {
+// record writes the outcomes of the events that are not finished. A failed one gets its due time,
+// or becomes dead after the last attempt.
+func (a *Applier) record(ctx context.Context, tx pgx.Tx, to Target, batch []*event) error {
+	open := make([]numberedAttempt, 0, len(batch))
+	for _, it := range batch {
 		if !it.finished {
 			n, wait := a.attempt(it)
 			open = append(open, numberedAttempt{it, n, wait})
@@ -121,10 +121,10 @@ func (a *Applier) record(ctx context.Context, tx pgx.Tx, to Target, items []*ite
 	return nil
 }
 
-// numberedAttempt is an item with the number of its attempt and, after a failure, the wait before
+// numberedAttempt is an event with the number of its attempt and, after a failure, the wait before
 // the next one.
 type numberedAttempt struct {
-	*item
+	*event
 	n    int
 	wait *time.Duration
 }
@@ -177,7 +177,7 @@ const configRetryDelay = time.Minute
 // attempt returns the number of this attempt and, after a failure, the wait before the next one.
 // After the last attempt it turns the failed outcome into a dead one. A reservation is an attempt
 // that is not made yet, so it becomes dead only when no attempt remains.
-func (a *Applier) attempt(it *item) (n int, wait *time.Duration) {
+func (a *Applier) attempt(it *event) (n int, wait *time.Duration) {
 	n = it.attempts + 1
 	if it.reserved > 0 {
 		n = it.reserved
@@ -239,7 +239,7 @@ func (a *Applier) applySingle(ctx context.Context, to Target, ev stream.Event) e
 			it.outcome = &outcome{status: versioning.Ignored, reason: "the event is of another type than this run " +
 				"applies"}
 		}
-		err = a.applyItems(ctx, to, []*item{it})
+		err = a.applyBatch(ctx, to, []*event{it})
 	}
 	if err != nil {
 		a.returnAttempt(ctx, to, ev.ID, n)
@@ -250,18 +250,18 @@ func (a *Applier) applySingle(ctx context.Context, to Target, ev stream.Event) e
 // reserve commits the next attempt of an event as failed and returns its number, or 0 if there is
 // nothing to try.
 func (a *Applier) reserve(ctx context.Context, to Target, ev *stream.Event) (n int, err error) {
-	var it *item
+	var it *event
 	err = postgres.InTx(ctx, a.Pool, "reserve attempt", a.Settings.ApplyTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
-			it = &item{ev: ev, lockKey: ev.ID, key: versioning.Key{Source: a.sources.number(ev.Source)},
+			it = &event{ev: ev, lockKey: ev.ID, key: versioning.Key{Source: a.sources.number(ev.Source)},
 				reserving: true}
 			if err := to.guard(ctx, tx); err != nil {
 				return err
 			}
-			if _, err := lock(ctx, tx, to.table(), []*item{it}, false, true); err != nil {
+			if _, err := lock(ctx, tx, to.table(), []*event{it}, false, true); err != nil {
 				return err
 			}
-			if err := a.markFinished(ctx, tx, to, []*item{it}); err != nil {
+			if err := a.markFinished(ctx, tx, to, []*event{it}); err != nil {
 				return err
 			}
 			it.outcome = &outcome{status: versioning.Failed, reason: to.reservation()}
@@ -272,7 +272,7 @@ func (a *Applier) reserve(ctx context.Context, to Target, ev *stream.Event) (n i
 			if before != "" {
 				it.outcome.reason += previousPrefix + before
 			}
-			if err := a.record(ctx, tx, to, []*item{it}); err != nil {
+			if err := a.record(ctx, tx, to, []*event{it}); err != nil {
 				return err
 			}
 			n = it.attempts + 1

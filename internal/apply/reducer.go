@@ -49,17 +49,17 @@ type Anomaly struct {
 func (r *Reducer) Reduce(ctx context.Context, db events.Reader, objs map[int64]*versioning.Object,
 	applied map[AppliedEvent]bool, ids []int64, overwritesOnly bool) (anomalies []Anomaly, err error) {
 	return r.forEachBatch(ctx, db, objs, applied, ids, overwritesOnly,
-		func(items []*item, byKey map[versioning.Key]*versioning.Object) error {
-			reduce(items, byKey, nil)
+		func(batch []*event, byKey map[versioning.Key]*versioning.Object) error {
+			reduce(batch, byKey, nil)
 			return nil
 		})
 }
 
-// forEachBatch reads events that are part of objects and calls do with the items to apply, some at
-// a time. In each call of do, the items are in the order of their ids.
+// forEachBatch reads events that are part of objects and calls do with the events to apply, some at
+// a time. In each call of do, the events are in the order of their ids.
 func (r *Reducer) forEachBatch(ctx context.Context, db events.Reader, objs map[int64]*versioning.Object,
 	applied map[AppliedEvent]bool, ids []int64, overwritesOnly bool,
-	do func([]*item, map[versioning.Key]*versioning.Object) error) (anomalies []Anomaly, err error) {
+	do func([]*event, map[versioning.Key]*versioning.Object) error) (anomalies []Anomaly, err error) {
 	objectsOf := map[int64][]int64{}
 	for m := range applied {
 		objectsOf[m.Event] = append(objectsOf[m.Event], m.Object)
@@ -79,8 +79,8 @@ func (r *Reducer) forEachBatch(ctx context.Context, db events.Reader, objs map[i
 			if err := r.a.fetchBodies(ctx, db, evs[:n]); err != nil {
 				return nil, err
 			}
-			found, items, byKey := r.selectItems(objs, applied, objectsOf, evs[:n], overwritesOnly)
-			if err := do(items, byKey); err != nil {
+			found, batch, byKey := r.selectBatch(objs, applied, objectsOf, evs[:n], overwritesOnly)
+			if err := do(batch, byKey); err != nil {
 				return nil, err
 			}
 			anomalies = append(anomalies, found...)
@@ -90,10 +90,10 @@ func (r *Reducer) forEachBatch(ctx context.Context, db events.Reader, objs map[i
 	return anomalies, nil
 }
 
-// selectItems selects the items to apply to objects, and returns the anomalies.
-func (r *Reducer) selectItems(objs map[int64]*versioning.Object, applied map[AppliedEvent]bool,
+// selectBatch selects the events to apply to objects, and returns the anomalies.
+func (r *Reducer) selectBatch(objs map[int64]*versioning.Object, applied map[AppliedEvent]bool,
 	objectsOf map[int64][]int64, evs []stream.Event,
-	overwritesOnly bool) (anomalies []Anomaly, items []*item, byKey map[versioning.Key]*versioning.Object) {
+	overwritesOnly bool) (anomalies []Anomaly, batch []*event, byKey map[versioning.Key]*versioning.Object) {
 	byKey = map[versioning.Key]*versioning.Object{}
 	for i := range evs {
 		it := r.a.read(&evs[i])
@@ -106,14 +106,14 @@ func (r *Reducer) selectItems(objs map[int64]*versioning.Object, applied map[App
 		}
 		if selected && (!overwritesOnly || it.input.OverwriteAt != 0) {
 			byKey[it.key] = objs[it.lockKey]
-			items = append(items, it)
+			batch = append(batch, it)
 		}
 	}
-	return anomalies, items, byKey
+	return anomalies, batch, byKey
 }
 
-// anomaly says why an item of an object's history is not applied to it.
-func (it *item) anomaly(object int64) Anomaly {
+// anomaly says why an event of an object's history is not applied to it.
+func (it *event) anomaly(object int64) Anomaly {
 	o := Anomaly{AppliedEvent: AppliedEvent{it.ev.ID, object},
 		Reason: "is read as one of another object now: " + it.key.Type + " " + it.key.ID}
 	if it.outcome != nil {

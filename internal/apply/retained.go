@@ -66,7 +66,7 @@ func (a *Applier) Reduce(ctx context.Context, ids []int64) (copied []string, err
 }
 
 // unreadableError returns the error for an event that cannot be read.
-func unreadableError(it *item) error {
+func unreadableError(it *event) error {
 	return &NotReducedError{Event: it.ev.ID, Source: it.ev.Source, Reason: it.outcome.reason}
 }
 
@@ -78,7 +78,7 @@ func (a *Applier) ReduceInto(ctx context.Context, into versioning.ObjectTable, i
 	if err != nil {
 		return err
 	}
-	return a.reduceEvents(ctx, into, evs, func(*item) error { return nil })
+	return a.reduceEvents(ctx, into, evs, func(*event) error { return nil })
 }
 
 const inMirrorSQL = `
@@ -112,24 +112,24 @@ func (a *Applier) eventsInMirror(ctx context.Context, ids []int64) ([]int64, err
 }
 
 func (a *Applier) reduceEvents(ctx context.Context, into versioning.ObjectTable, evs []stream.Event,
-	onUnreadable func(*item) error) error {
+	onUnreadable func(*event) error) error {
 	for len(evs) > 0 {
 		n := batchSize(evs, a.Settings.Batch)
-		batch := evs[:n]
-		if err := a.fetchBodies(ctx, a.Pool, batch); err != nil {
+		some := evs[:n]
+		if err := a.fetchBodies(ctx, a.Pool, some); err != nil {
 			return err
 		}
-		items := make([]*item, 0, n)
-		for i := range batch {
-			it := a.read(&batch[i])
+		batch := make([]*event, 0, n)
+		for i := range some {
+			it := a.read(&some[i])
 			if it.outcome != nil && it.outcome.status == versioning.Failed {
 				if err := onUnreadable(it); err != nil {
 					return err
 				}
 			}
-			items = append(items, it)
+			batch = append(batch, it)
 		}
-		if err := a.reduceBatch(ctx, into, items); err != nil {
+		if err := a.reduceBatch(ctx, into, batch); err != nil {
 			return unavailable(err)
 		}
 		evs = evs[n:]
@@ -139,29 +139,29 @@ func (a *Applier) reduceEvents(ctx context.Context, into versioning.ObjectTable,
 
 // reduceBatch runs one transaction. Retained objects share the locks of the mirror, because a
 // redaction of an object takes only those.
-func (a *Applier) reduceBatch(ctx context.Context, into versioning.ObjectTable, items []*item) error {
+func (a *Applier) reduceBatch(ctx context.Context, into versioning.ObjectTable, batch []*event) error {
 	locks := into
 	if into == versioning.RetainedObjects {
 		locks = versioning.Mirror
 	}
 	return postgres.InTx(ctx, a.Pool, "reduce events", a.Settings.ApplyTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
-			items := copyItems(items)
-			if _, err := lock(ctx, tx, locks, items, true, true); err != nil {
+			batch := copyBatch(batch)
+			if _, err := lock(ctx, tx, locks, batch, true, true); err != nil {
 				return err
 			}
-			if err := ignoreRedacted(ctx, tx, items); err != nil {
+			if err := ignoreRedacted(ctx, tx, batch); err != nil {
 				return err
 			}
-			objs, err := loadObjects(ctx, tx, into, items, nil)
+			objs, err := loadObjects(ctx, tx, into, batch, nil)
 			if err != nil {
 				return err
 			}
-			reloaded, err := a.reloadHistory(ctx, tx, events.LiveRun, true, items, objs)
+			reloaded, err := a.reloadHistory(ctx, tx, events.LiveRun, true, batch, objs)
 			if err != nil {
 				return err
 			}
-			dirty := reduce(append(reloaded, items...), objs, nil)
+			dirty := reduce(append(reloaded, batch...), objs, nil)
 			if len(dirty) == 0 {
 				return nil
 			}

@@ -84,13 +84,13 @@ func (to *Target) appliedRun() int64 {
 }
 
 // excludes reports whether the target's type excludes an event that was read.
-func (to *Target) excludes(it *item) bool {
+func (to *Target) excludes(it *event) bool {
 	return to.Staging != nil && to.Staging.Type != "" && it.key.Type != "" && it.key.Type != to.Staging.Type
 }
 
 // countFinal counts the events of a transaction that had a final outcome before.
-func (to *Target) countFinal(items ...*item) {
-	for _, it := range items {
+func (to *Target) countFinal(batch ...*event) {
+	for _, it := range batch {
 		if it.hasFinalOutcome && to.alreadyFinal != nil {
 			to.alreadyFinal.Add(1)
 		}

@@ -19,9 +19,9 @@ const maxLinks = 128
 // error. Without traced events there is no span. Spans hold names and outcomes, never the content
 // of events.
 func (a *Applier) traceBatch(t *transaction, err error) {
-	parents := make([]trace.SpanContext, len(t.items))
+	parents := make([]trace.SpanContext, len(t.batch))
 	var links []trace.Link
-	for i, it := range t.items {
+	for i, it := range t.batch {
 		if parents[i] = telemetry.SpanContext(it.ev.Trace); parents[i].IsValid() && len(links) < maxLinks {
 			links = append(links, trace.Link{SpanContext: parents[i]})
 		}
@@ -31,7 +31,7 @@ func (a *Applier) traceBatch(t *transaction, err error) {
 	}
 	_, batch := a.Tracer.Start(context.Background(), "apply batch", trace.WithTimestamp(t.startedAt),
 		trace.WithLinks(links...), trace.WithSpanKind(trace.SpanKindConsumer),
-		trace.WithAttributes(attribute.Int64("postern.run", t.to.Run), attribute.Int("postern.events", len(t.items))))
+		trace.WithAttributes(attribute.Int64("postern.run", t.to.Run), attribute.Int("postern.events", len(t.batch))))
 	if err != nil {
 		batch.SetStatus(codes.Error, "rolled back") // the error's text may contain a value
 	}
@@ -39,14 +39,14 @@ func (a *Applier) traceBatch(t *transaction, err error) {
 	if err != nil {
 		return // an event's own span belongs to the transaction that commits it
 	}
-	for i, it := range t.items {
+	for i, it := range t.batch {
 		if parents[i].IsValid() {
 			a.traceEvent(t, it, parents[i], batch.SpanContext())
 		}
 	}
 }
 
-func (a *Applier) traceEvent(t *transaction, it *item, parent, batch trace.SpanContext) {
+func (a *Applier) traceEvent(t *transaction, it *event, parent, batch trace.SpanContext) {
 	options := []trace.SpanStartOption{trace.WithTimestamp(t.startedAt), trace.WithSpanKind(trace.SpanKindConsumer)}
 	if batch.IsSampled() {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: batch}))

@@ -13,20 +13,20 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// transaction applies the items of a batch. If PostgreSQL aborts it, it is repeated from the start.
+// transaction applies the events of a batch. If PostgreSQL aborts it, it is repeated.
 type transaction struct {
 	*Applier
 	to    Target
 	tx    pgx.Tx
-	items []*item
+	batch []*event
 	// rules are the rules that see the changes, nil if there are none. They may be replaced at any
 	// time, so a transaction loads them once.
 	rules *effects.Rules
-	// objects are the items' objects, before is the part of them that tells what changed.
+	// objects are the events' objects, before is the part of them that tells what changed.
 	objects map[versioning.Key]*versioning.Object
 	before  map[versioning.Key]rowState
-	// reloaded are the items that are reduced again, because an operator overwrites their object.
-	reloaded []*item
+	// reloaded are the events that are reduced again, because an operator overwrites their object.
+	reloaded []*event
 	// observed is what the rules see.
 	observed *transitions
 	// written are the objects to write, announced those whose revision grows.
@@ -38,12 +38,12 @@ type transaction struct {
 	startedAt, endedAt time.Time
 }
 
-// commit applies items in one transaction, and reports it.
-func (a *Applier) commit(ctx context.Context, to Target, items []*item) error {
+// commit applies events in one transaction, and reports it.
+func (a *Applier) commit(ctx context.Context, to Target, batch []*event) error {
 	t := &transaction{}
 	began := time.Now()
 	err := postgres.InTx(ctx, a.Pool, "apply", a.Settings.ApplyTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		*t = transaction{Applier: a, to: to, tx: tx, items: copyItems(items), startedAt: began}
+		*t = transaction{Applier: a, to: to, tx: tx, batch: copyBatch(batch), startedAt: began}
 		return t.run(ctx)
 	})
 	t.endedAt = time.Now()
@@ -83,19 +83,19 @@ func (t *transaction) run(ctx context.Context) error {
 // checkGuard ends the transaction of a rebuild that has lost its lease.
 func (t *transaction) checkGuard(ctx context.Context) error { return t.to.guard(ctx, t.tx) }
 
-// lockObjects locks the sources and the objects of the items.
+// lockObjects locks the sources and the objects of the events.
 func (t *transaction) lockObjects(ctx context.Context) error {
 	mayWait := t.to.swaps == nil || !t.to.toMirror()
-	swapped, err := lock(ctx, t.tx, t.to.table(), t.items, !t.to.live(), mayWait)
+	swapped, err := lock(ctx, t.tx, t.to.table(), t.batch, !t.to.live(), mayWait)
 	if err == nil && swapped != 0 {
 		return &SwapError{Sources: []string{t.sources.name(swapped)}}
 	}
 	return err
 }
 
-// skipFinished marks items that have a final outcome, or a failed one that is not due.
+// skipFinished marks events that have a final outcome, or a failed one that is not due.
 func (t *transaction) skipFinished(ctx context.Context) error {
-	return t.markFinished(ctx, t.tx, t.to, t.items)
+	return t.markFinished(ctx, t.tx, t.to, t.batch)
 }
 
 // skipRedacted makes events ignored that were redacted after they were read. A live one has an
@@ -104,28 +104,28 @@ func (t *transaction) skipRedacted(ctx context.Context) error {
 	if t.to.live() {
 		return nil
 	}
-	return ignoreRedacted(ctx, t.tx, t.items)
+	return ignoreRedacted(ctx, t.tx, t.batch)
 }
 
-// loadObjects reads the items' objects.
+// loadObjects reads the events' objects.
 func (t *transaction) loadObjects(ctx context.Context) (err error) {
 	if t.to.toMirror() {
 		t.rules = t.Rules()
 	}
-	t.objects, err = loadObjects(ctx, t.tx, t.to.table(), t.items, stateNeededBy(t.rules))
+	t.objects, err = loadObjects(ctx, t.tx, t.to.table(), t.batch, stateNeededBy(t.rules))
 	t.before = rowStates(t.objects)
 	return err
 }
 
 // loadLiveOutcomes finds events of a replay that were applied live before.
 func (t *transaction) loadLiveOutcomes(ctx context.Context) error {
-	return t.to.loadLiveOutcomes(ctx, t.tx, t.items, t.objects)
+	return t.to.loadLiveOutcomes(ctx, t.tx, t.batch, t.objects)
 }
 
 // reloadOverwritten reads the events again that the objects contain since the start of a refetch
 // that overwrites them now.
 func (t *transaction) reloadOverwritten(ctx context.Context) (err error) {
-	t.reloaded, err = t.reloadHistory(ctx, t.tx, t.to.appliedRun(), false, t.items, t.objects)
+	t.reloaded, err = t.reloadHistory(ctx, t.tx, t.to.appliedRun(), false, t.batch, t.objects)
 	return err
 }
 
@@ -135,9 +135,9 @@ func (t *transaction) observeTransitions(ctx context.Context) (err error) {
 	return err
 }
 
-// decide applies each item to its object in memory, with one write for each object.
+// decide applies each event to its object in memory, with one write for each object.
 func (t *transaction) decide(context.Context) error {
-	t.written = reduce(slices.Concat(t.reloaded, t.items), t.objects, t.observed.observe)
+	t.written = reduce(slices.Concat(t.reloaded, t.batch), t.objects, t.observed.observe)
 	if t.to.toMirror() {
 		t.ambiguityChanges = countAmbiguityChanges(t.before, t.written)
 		t.announced = slices.DeleteFunc(slices.Clone(t.written),
@@ -160,23 +160,23 @@ func (t *transaction) requestRefetches(ctx context.Context) error {
 	if !t.to.toMirror() {
 		return nil
 	}
-	var reporting []*item
+	var reporting []*event
 	if t.to.live() {
-		reporting = t.items
+		reporting = t.batch
 	}
 	return t.recordMissedChanges(ctx, t.tx, reporting, stateChanges(t.before, t.written),
-		slices.Concat(t.reloaded, t.items))
+		slices.Concat(t.reloaded, t.batch))
 }
 
-// recordOutcomes writes one outcome for each item that is not finished.
+// recordOutcomes writes one outcome for each event that is not finished.
 func (t *transaction) recordOutcomes(ctx context.Context) error {
-	return t.record(ctx, t.tx, t.to, t.items)
+	return t.record(ctx, t.tx, t.to, t.batch)
 }
 
 // planEffects inserts the effects that rules plan for the events and for the changes. It waits for
 // other transactions, so it comes after all other steps that do.
 func (t *transaction) planEffects(ctx context.Context) (err error) {
-	if err := t.observed.planForEvents(ctx, t.tx, t.items); err != nil {
+	if err := t.observed.planForEvents(ctx, t.tx, t.batch); err != nil {
 		return err
 	}
 	t.planned, err = t.observed.plan(ctx, t.tx)
@@ -195,7 +195,7 @@ func (t *transaction) report() {
 	if len(t.planned.DueDestinations) > 0 && t.Planned != nil {
 		t.Planned(t.planned.DueDestinations)
 	}
-	t.to.countFinal(t.items...)
+	t.to.countFinal(t.batch...)
 	if t.to.Staging != nil && t.to.Staging.OnWritten != nil {
 		t.to.Staging.OnWritten(t.written)
 	}
@@ -241,24 +241,24 @@ func countAmbiguityChanges(before map[versioning.Key]rowState, dirty []*versioni
 	return n
 }
 
-// copyItems copies the items, so that a transaction that is repeated starts from the items as they
-// were read.
-func copyItems(items []*item) []*item {
-	out := make([]*item, len(items))
-	for i, it := range items {
+// copyBatch copies the events, so that a transaction that is repeated starts from the events as
+// they were read.
+func copyBatch(batch []*event) []*event {
+	out := make([]*event, len(batch))
+	for i, it := range batch {
 		c := *it
 		out[i] = &c
 	}
 	return out
 }
 
-// loadObjects reads the items' objects. It always reads the state of an object for an item that
+// loadObjects reads the events' objects. It always reads the state of an object for an event that
 // needsStates selects.
-func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.ObjectTable, items []*item,
-	needsStates func(*item) bool) (map[versioning.Key]*versioning.Object, error) {
+func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.ObjectTable, batch []*event,
+	needsStates func(*event) bool) (map[versioning.Key]*versioning.Object, error) {
 	var requests []versioning.LoadRequest
 	position := map[versioning.Key]int{}
-	for _, it := range items {
+	for _, it := range batch {
 		if !it.isOpen() {
 			continue
 		}

@@ -27,7 +27,7 @@ type transitions struct {
 	objects      map[versioning.Key]*trackedObject
 	// order is the order in which objects first changed.
 	order          []*trackedObject
-	reloaded       []*item
+	reloaded       []*event
 	plannedEffects []effects.PlannedEffect
 }
 
@@ -47,24 +47,24 @@ type trackedObject struct {
 	// reapplied says that the object's history is reduced again, so that only the final state is a
 	// change.
 	reapplied bool
-	// last is the last item that was applied, state the object's state after it.
-	last  *item
+	// last is the last event that was applied, state the object's state after it.
+	last  *event
 	state versioning.State
 }
 
-// stateNeededBy returns a function that reports whether an item needs the object's state for the
+// stateNeededBy returns a function that reports whether an event needs the object's state for the
 // rules. It returns nil without rules.
-func stateNeededBy(rules *effects.Rules) func(*item) bool {
+func stateNeededBy(rules *effects.Rules) func(*event) bool {
 	if rules == nil {
 		return nil
 	}
-	return func(it *item) bool { return rules.HasChangeRules(it.ev.Source, it.key.Type) }
+	return func(it *event) bool { return rules.HasChangeRules(it.ev.Source, it.key.Type) }
 }
 
 // track starts the transitions of the objects that rules concern, as they were read. reloaded are
-// the items that are reduced again.
+// the events that are reduced again.
 func (a *Applier) track(ctx context.Context, tx pgx.Tx, rules *effects.Rules, to Target,
-	objs map[versioning.Key]*versioning.Object, reloaded []*item) (*transitions, error) {
+	objs map[versioning.Key]*versioning.Object, reloaded []*event) (*transitions, error) {
 	if rules == nil {
 		return nil, nil
 	}
@@ -86,8 +86,8 @@ func (a *Applier) track(ctx context.Context, tx pgx.Tx, rules *effects.Rules, to
 	return w, loadBaselines(ctx, tx, ambiguous)
 }
 
-// observe records how an item changed its object.
-func (w *transitions) observe(it *item, before *versioning.Row, o *versioning.Object) {
+// observe records how an event changed its object.
+func (w *transitions) observe(it *event, before *versioning.Row, o *versioning.Object) {
 	f := w.tracked(it.key)
 	if f == nil {
 		return

@@ -23,9 +23,9 @@ func processorMutants() []mutant {
 			"it.outcome = &outcome{status: d.Status, reason: d.Reason,",
 			"it.outcome = &outcome{status: versioning.Applied, reason: d.Reason,"),
 		one("commits outcomes before the objects", "Apply_outcomeRecordedByOther_appliesNothing",
-			"return t.record(ctx, t.tx, t.to, t.items)",
+			"return t.record(ctx, t.tx, t.to, t.batch)",
 			`return postgres.InTx(ctx, t.Pool, "record", t.Settings.ApplyTimeout,
-				func(ctx context.Context, tx pgx.Tx) error { return t.record(ctx, tx, t.to, t.items) })`),
+				func(ctx context.Context, tx pgx.Tx) error { return t.record(ctx, tx, t.to, t.batch) })`),
 		one("acknowledges events before their commit", "Processor_outcomeNotCommitted",
 			"p.finish(l, together, p.Apply(work, events.LiveRun, evs))",
 			"for i := range together {\n_ = together[i].Ack()\n}\np.finish(l, together, p.Apply(work, "+
