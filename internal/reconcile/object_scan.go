@@ -45,6 +45,8 @@ type objectScan struct {
 	otherTypes ScanCounts
 	// reportedAt is when the run's counts were last stored.
 	reportedAt time.Time
+	// sawEqualObject: this attempt, with its key, listed an object that is equal in the mirror.
+	sawEqualObject bool
 	// manyRepairs: the last step had many repairs, so the next one is small.
 	manyRepairs bool
 	// repeatedPages is how many pages in a row listed nothing new, and repeatedObjects how many
@@ -338,6 +340,7 @@ func (s *objectScan) compareAndRepair(ctx context.Context, items []*item, to *sc
 	if err := s.refetchAndClassify(ctx, filter(toRefetch, s.needsRefetch)); err != nil {
 		return "", err
 	}
+	s.recordEqual(items)
 	if err := s.storeProgress(ctx, to, items); err != nil {
 		return "", err
 	}

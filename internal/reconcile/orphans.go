@@ -14,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 const (
@@ -99,6 +100,29 @@ func (s *objectScan) confirmOrphans(ctx context.Context, ids []string, to *scanP
 	return s.compareAndRepair(ctx, to.compared, to)
 }
 
+// checkMissing checks that an object is missing. An object that this attempt listed and that is
+// equal in the mirror shows the account of the key as well as the samples of the account check do.
+func (s *objectScan) checkMissing(ctx context.Context, k versioning.Key, at refetch.Location, again bool) error {
+	err := s.CheckMissing(ctx, k, at, again)
+	if !s.sawEqualObject || !errors.As(err, new(*refetch.AccountUnverifiedError)) &&
+		!errors.As(err, new(*refetch.MissingUnconfirmedError)) {
+		return err
+	}
+	approved := s.KeyApproved
+	s.KeyApproved = true
+	err = s.CheckMissing(ctx, k, at, false)
+	s.KeyApproved = approved
+	return err
+}
+
+// recordEqual records that an object is equal in the mirror and at the provider.
+func (s *objectScan) recordEqual(items []*item) {
+	for _, it := range items {
+		s.sawEqualObject = s.sawEqualObject || it.kind == equal && it.problem == "" &&
+			(it.refetch == nil || !it.input.State.Deleted)
+	}
+}
+
 // checkAllMissing checks that missing objects are really missing, and not only invisible to the
 // key. One check covers all objects of a place. Where the API lists events, it includes another
 // account check, since the one of the run's start may be old. An object whose check fails becomes
@@ -117,7 +141,7 @@ func (s *objectScan) checkAllMissing(ctx context.Context, missing []*item) error
 		name := fmt.Sprint(it.location.Located) + place.Path + "?" + place.Query.Encode() + "\n" + string(place.Body)
 		problem, checked := problems[name]
 		if !checked {
-			err := s.CheckMissing(ctx, s.key(it.id), it.location, listsEvents)
+			err := s.checkMissing(ctx, s.key(it.id), it.location, listsEvents)
 			switch {
 			case errors.As(err, new(*refetch.MissingUnconfirmedError)),
 				errors.As(err, new(*refetch.AccountUnverifiedError)):
