@@ -5,16 +5,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/operations"
 )
 
 func newAuditCommand(c *cli) *cobra.Command {
-	return group("audit", "List changes by operators", listCommand[adminauth.AuditEntry]{
+	return group("audit", "List changes by operators", listCommand[adminauth.AuditEntry, operations.AuditParams]{
 		subject: "changes by operators, through commands and over HTTP, the newest first",
 		example: "  postern audit list --since 7d --action runs\n  postern audit list --actor deploy -o json",
-		params:  admin.AuditParams,
-		query:   admin.Audit,
+		query:   operations.Audit,
 		columns: []column[adminauth.AuditEntry]{
 			{"AT", func(e adminauth.AuditEntry) any { return e.At }},
 			{"ACTOR", func(e adminauth.AuditEntry) any { return e.Actor }},
@@ -36,11 +35,10 @@ func newAuditCommand(c *cli) *cobra.Command {
 }
 
 func newTokenCommand(c *cli) *cobra.Command {
-	return group("token", "List, create and revoke API tokens", listCommand[adminauth.Token]{
+	return group("token", "List, create and revoke API tokens", listCommand[adminauth.Token, operations.Page]{
 		subject: "tokens with their roles, expiry and last use",
 		example: "  postern token list",
-		params:  admin.TokenParams,
-		query:   admin.Tokens,
+		query:   operations.ListPages(adminauth.ListTokens),
 		columns: []column[adminauth.Token]{
 			{"NAME", func(t adminauth.Token) any { return t.Name }},
 			{"ROLE", func(t adminauth.Token) any { return t.Role }},
@@ -57,7 +55,7 @@ func newTokenCommand(c *cli) *cobra.Command {
 		short:   "Revoke a token for good; every process rejects it within " + adminauth.MaxStaleness.String(),
 		example: "  postern token revoke deploy", flags: []flag{reasonFlag},
 		run: func(x *call) error {
-			t, err := admin.RevokeToken(x.ctx, x.pool, x.args[0], x.requester())
+			t, err := operations.RevokeToken(x.ctx, x.pool, x.args[0], x.reason(), operator())
 			if err != nil {
 				return err
 			}
@@ -87,15 +85,19 @@ A token begins with ` +
 of A-Z and 2-7. Processes accept it within ` + adminauth.MaxStaleness.String() + `.`,
 		example: `  postern token create --role reader --name grafana --expires 365d
   postern token create --role operator --name deploy --reason 'the pipeline starts replays' > deploy.token`,
-		params: admin.NewTokenParams,
+		params: operations.Params(operations.NewTokenParams{}),
 		run: func(x *call) error {
-			t, err := admin.CreateToken(x.ctx, x.pool, x.values, operator())
+			p, err := parse[operations.NewTokenParams](x)
+			if err != nil {
+				return err
+			}
+			t, err := operations.CreateToken(x.ctx, x.pool, p, operator())
 			return show(x, t, err, printToken)
 		},
 	}.build(c)
 }
 
-func printToken(x *call, t *admin.NewToken) error {
+func printToken(x *call, t *operations.NewToken) error {
 	until := "until it is revoked"
 	if !t.ExpiresAt.IsZero() {
 		until = "until " + t.ExpiresAt.String()

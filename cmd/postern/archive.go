@@ -10,10 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/archive"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/processor"
 )
 
@@ -32,7 +33,7 @@ the file; docs/migrating.md shows both.`,
   postern export march.ndjson.gz --source stripe --since 2026-03-01 --until 2026-04-01
   postern export events.ndjson.zst --resume
   postern export - --object-type customer --object cus_1Postern | jq -r .body`,
-		params: admin.StoredEventParams,
+		params: operations.Params(operations.StoredEventParams{}),
 		flags: []flag{{"compress", "`compression`: none, gzip or zstd (default: by the name of FILE)", true},
 			{"resume", "continue an interrupted export to FILE", false}},
 		run: runExport,
@@ -50,7 +51,11 @@ func runExport(x *call) error {
 	if path == "-" && resume {
 		return usagef("--resume continues a file; it cannot continue standard output")
 	}
-	filter, err := admin.ParseExportFilter(x.ctx, x.pool, x.values)
+	p, err := parse[operations.StoredEventParams](x)
+	if err != nil {
+		return err
+	}
+	filter, err := p.Filter(x.ctx, x.pool)
 	if err != nil {
 		return err
 	}
@@ -64,11 +69,7 @@ func runExport(x *call) error {
 		}
 		return err
 	}
-	params := map[string]string{}
-	for name := range x.values {
-		params[name] = x.values.Get(name)
-	}
-	done, err := archive.ExportToFile(x.ctx, e, path, params, resume)
+	done, err := archive.ExportToFile(x.ctx, e, path, x.values, resume)
 	progress.finish()
 	if err != nil {
 		return explainResume(x.ctx, err, path, done)
@@ -199,7 +200,8 @@ func runImport(x *call, headers []string) error {
 		if params.Target != "" {
 			target.Set("source", params.Target)
 		}
-		if err := admin.RecordAction(x.ctx, params.Pool, x.requester(), "import", target.Encode()); err != nil {
+		if err := adminauth.WriteAudit(x.ctx, params.Pool, operator().Actor, adminauth.AuditEntry{Action: "import",
+			Target: target.Encode(), Reason: x.reason()}); err != nil {
 			return err
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/doctor"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/spool"
@@ -261,7 +261,7 @@ func TestStreamStatus_withAndWithoutNATS(t *testing.T) {
 	r.want(t, 0, "\nPOSTERN_EVENTS: 1 messages of at most 1000000, 0 MiB of at most 1\nCONSUMER   PENDING  "+
 		"UNACKNOWLEDGED  REDELIVERED  WAITING\nprocessor  1        0               0            0\n", "")
 	r.want(t, 0, "\nPOSTERN_RUNS: does not exist\n", "")
-	var status admin.StreamView
+	var status operations.StreamView
 	if r := b.run(t, "stream", "status", "-o", "json"); json.Unmarshal([]byte(r.out), &status) != nil ||
 		status.Unapplied.Count != 2 || status.NotInStream != 1 || len(status.Streams) != 4 || status.Failure != "" {
 		t.Errorf("%+v", r)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"os/user"
 	"strconv"
@@ -16,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/operations"
 )
 
 // command describes a command; build makes it.
@@ -27,8 +26,8 @@ type command struct {
 	use, short, long, example string
 	// ids is set if the arguments are numeric ids: the command that lists them.
 	ids string
-	// params are flags whose given values are call.values.
-	params []admin.Param
+	// params are flags whose given values are call.values; parse reads them.
+	params []operations.Param
 	flags  []flag
 	// moreFlags adds flags of other types.
 	moreFlags func(*cobra.Command)
@@ -63,7 +62,7 @@ type call struct {
 	args      []string
 	// ids are the arguments of a command whose arguments are ids.
 	ids    []int64
-	values url.Values
+	values map[string]string
 	// pool is the connection as operator; nil if the command is offline.
 	pool *pgxpool.Pool
 }
@@ -235,16 +234,17 @@ func (x *call) requireReason(purpose string) error {
 	return nil
 }
 
-// requester returns the user of this command according to the operating system, with the value of
-// --reason.
-func (x *call) requester() admin.Requester {
-	by := operator()
-	by.Reason = strings.TrimSpace(x.text("reason"))
-	return by
+// reason returns the value of --reason.
+func (x *call) reason() string { return strings.TrimSpace(x.text("reason")) }
+
+// parse returns the parameters of an operation that the flags give.
+func parse[P any](x *call) (p P, err error) {
+	err = operations.Parse(&p, x.values)
+	return p, err
 }
 
 // operator returns the user of this command according to the operating system.
-func operator() admin.Requester {
+func operator() operations.Requester {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {
 		name = u.Username
@@ -252,5 +252,5 @@ func operator() admin.Requester {
 	if h, err := os.Hostname(); err == nil {
 		host = h
 	}
-	return admin.Requester{Actor: adminauth.Actor{Name: name + "@" + host, Via: adminauth.ViaCommand}}
+	return operations.Requester{Actor: adminauth.Actor{Name: name + "@" + host, Via: adminauth.ViaCommand}}
 }

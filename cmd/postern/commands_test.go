@@ -21,8 +21,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/terminal"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -58,7 +58,7 @@ func TestCommands_everyChange_isInTheAudit(t *testing.T) {
 	b.outcome(t, b.append(t, "stripe", "evt_1", "{}"), "dead")
 	b.db.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
 		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
-	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler),
+	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: operations.Jobs, Logger: slog.New(slog.DiscardHandler),
 		Interval: time.Hour}
 	p.Replace([]runs.Schedule{{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC",
 		Overlap: runs.OverlapSkip, Missed: runs.MissedRun, Parameters: map[string]string{"source": "stripe"}}})

@@ -1,18 +1,14 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
-	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/reconcile"
 )
 
@@ -21,11 +17,10 @@ func newDriftCommand(c *cli) *cobra.Command {
 		newDriftReportCommand(c))
 }
 
-var watermarkList = listCommand[reconcile.Completeness]{
+var watermarkList = listCommand[reconcile.Completeness, operations.SourceParams]{
 	subject: "watermarks",
 	example: "  postern drift show --source stripe",
-	params:  admin.WatermarkParams,
-	query:   admin.Watermarks,
+	query:   operations.Watermarks,
 	columns: []column[reconcile.Completeness]{
 		{"SOURCE", func(p reconcile.Completeness) any { return p.Source }},
 		{"ACCOUNT", func(p reconcile.Completeness) any { return p.Account }},
@@ -43,13 +38,14 @@ func newDriftShowCommand(c *cli) *cobra.Command {
 	return command{
 		use: "show", short: "Show the period, in the provider's time, for which the log is complete, by source and " +
 			"account; or the findings of an object scan",
-		example: watermarkList.example + "\n  postern drift show --run 7", params: watermarkList.params,
+		example: watermarkList.example + "\n  postern drift show --run 7",
+		params:  operations.Params(operations.SourceParams{}),
 		moreFlags: func(cmd *cobra.Command) {
 			limitFlag(cmd)
 			cmd.Flags().Int64("run", 0, "show the findings of this object scan, as postern drift report RUN does")
 		},
 		check: func(x *call) error {
-			if x.cmd.Flags().Changed("run") && x.values.Has("source") {
+			if x.cmd.Flags().Changed("run") && x.values["source"] != "" {
 				return usagef("--run names a run, which has a source: omit --source")
 			}
 			return checkLimit(x)
@@ -95,7 +91,8 @@ mirror_newer: newer in the mirror than in the list, so there is nothing to repai
 same version, other content. not_listed: in the mirror and not in the list, but found by id.
 orphans: only in the mirror. repaired: repaired since. unrepaired: not repaired, with the reason.`,
 		example: "  postern drift report 7\n  postern drift report 7 --result unrepaired -o json",
-		ids:     "postern runs list", params: admin.DifferenceParams, moreFlags: limitFlag, check: checkLimit,
+		ids:     "postern runs list", params: operations.Params(operations.DifferenceParams{}, "id"),
+		moreFlags: limitFlag, check: checkLimit,
 		run: func(x *call) error { return printFindings(x, x.ids[0]) },
 	}.build(c)
 }
@@ -107,11 +104,12 @@ func printFindings(x *call, run int64) error {
 		return err
 	}
 	found := []reconcile.Difference{}
-	list := listCommand[reconcile.Difference]{query: func(ctx context.Context, pool *pgxpool.Pool,
-		values url.Values) (events.Page[reconcile.Difference], error) {
-		return admin.Differences(ctx, pool, run, values)
-	}}
-	_, err = list.readPages(x.ctx, x.pool, x.values, x.limit(), func(some []reconcile.Difference) error {
+	p, err := parse[operations.DifferenceParams](x)
+	if err != nil {
+		return err
+	}
+	p.Run = run
+	_, err = readPages(x.ctx, x.pool, operations.Differences, p, x.limit(), func(some []reconcile.Difference) error {
 		found = append(found, some...)
 		return nil
 	})

@@ -3,15 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/url"
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/backtest"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 )
 
 func newEffectsCommand(c *cli) *cobra.Command {
@@ -23,13 +22,12 @@ func newEffectsCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-var effectList = listCommand[effects.Effect]{
+var effectList = listCommand[effects.Effect, operations.EffectParams]{
 	subject: "effects, the newest first",
 	example: `  postern effects list --state needs_review
   postern effects list --rule receipt --since 1d -o json
   postern effects list --source stripe --type invoice --object in_1Postern0Jan0001`,
-	params: admin.EffectParams,
-	query:  admin.Effects,
+	query: operations.Effects,
 	columns: []column[effects.Effect]{
 		{"EFFECT", func(e effects.Effect) any { return e.ID }},
 		{"STATE", func(e effects.Effect) any { return e.State }},
@@ -64,7 +62,7 @@ actions.`,
 		example: "  postern effects show 7\n  postern effects show 7 -o json | jq -r '.steps[].captured'",
 		ids:     "postern effects list",
 		run: func(x *call) error {
-			v, err := admin.Effect(x.ctx, x.pool, x.ids[0])
+			v, err := operations.Effect(x.ctx, x.pool, x.ids[0])
 			return show(x, v, err, printEffect)
 		},
 	}.build(c)
@@ -167,6 +165,27 @@ func checkResolution(x *call) error {
 	return nil
 }
 
+// changeEffects executes the change that the command names.
+func changeEffects(x *call) ([]effects.View, error) {
+	reason, by := operations.ReasonParams{Reason: x.reason()}, operator()
+	switch x.cmd.Name() {
+	case "approve":
+		return operations.ApproveEffects(x.ctx, x.pool, x.ids, reason, by)
+	case "reject":
+		return operations.RejectEffects(x.ctx, x.pool, x.ids, reason, by)
+	case "retry":
+		return operations.RetryEffects(x.ctx, x.pool, x.ids, reason, by)
+	case "compensate":
+		return operations.CompensateEffects(x.ctx, x.pool, x.ids, operations.CompensateParams{ReasonParams: reason,
+			Partial: x.has("partial")}, by)
+	}
+	p := operations.ResolveParams{ReasonParams: reason, Step: x.text("step"), Done: new(x.has("done"))}
+	if captured := x.text("captured"); captured != "" {
+		p.Captured = []byte(captured)
+	}
+	return operations.ResolveEffect(x.ctx, x.pool, x.ids, p, by)
+}
+
 // newEffectChangeCommand completes a command that changes effects.
 func newEffectChangeCommand(c *cli, s command) *cobra.Command {
 	checkOwn := s.check
@@ -179,13 +198,7 @@ func newEffectChangeCommand(c *cli, s command) *cobra.Command {
 		return checkOwn(x)
 	}
 	s.run = func(x *call) error {
-		values := url.Values{}
-		for _, name := range []string{"step", "done", "captured", "partial"} {
-			if text := x.text(name); text != "" && (name != "partial" || x.has(name)) {
-				values.Set(name, text)
-			}
-		}
-		all, err := admin.ChangeEffects(x.ctx, x.pool, x.cmd.Name(), x.ids, values, x.requester())
+		all, err := changeEffects(x)
 		switch {
 		case err != nil:
 			return err
@@ -248,13 +261,13 @@ func backtestOptions(x *call) (o backtest.Options, err error) {
 	case rule == nil:
 		return o, usagef("there is no rule %q in this configuration: name its file with --config", name)
 	}
-	since, err := admin.ParseSince(url.Values{"since": {x.text("since")}})
-	if err != nil {
+	var p operations.BacktestParams
+	if err := operations.Parse(&p, map[string]string{"since": x.text("since")}); err != nil {
 		return o, err
 	}
 	known, err := events.RegisterSources(x.ctx, x.pool, nil)
-	return backtest.Options{Pool: x.pool, RegisteredSources: known, Rule: rule, Since: since,
-		Sources: admin.ConfiguredSources(endpoints, known)}, err
+	return backtest.Options{Pool: x.pool, RegisteredSources: known, Rule: rule, Since: p.Since.Time(),
+		Sources: operations.ConfiguredSources(endpoints, known)}, err
 }
 
 var backtestColumns = []column[backtest.Change]{

@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 )
 
 func newEventsCommand(c *cli) *cobra.Command {
@@ -14,15 +14,14 @@ func newEventsCommand(c *cli) *cobra.Command {
 		newEventsTailCommand(c))
 }
 
-var eventList = listCommand[events.Item]{
+var eventList = listCommand[events.Item, operations.EventParams]{
 	subject: "events, the newest first",
 	example: `  postern events list
   postern events list --source stripe --type 'invoice.*' --since 2h
   postern events list --object-type invoice --object-id in_1Postern0Jan0001
   postern events list --mentions cus_1Postern,ada@example.com --since 30d
   postern events list --status dead --limit 0 -o json`,
-	params:    admin.EventListParams,
-	query:     admin.Events,
+	query:     operations.Events,
 	columns:   eventColumns,
 	emptyText: "No events.",
 }
@@ -58,11 +57,12 @@ func newEventsShowCommand(c *cli) *cobra.Command {
 		example: `  postern events show 1877458018467840001
   postern events show evt_1PosternDemo
   postern events show evt_1PosternDemo --raw > body.json    # the exact bytes that were signed`,
-		params: []admin.Param{{Name: "source", Help: "source of the event, if ID is the provider's"}},
+		params: []operations.Param{{Name: "source", Help: "source of the event, if ID is the provider's"}},
 		flags: []flag{{"raw", "print the exact bytes of the body and nothing else; a terminal shows control " +
 			"characters as escape sequences", false}},
 		run: func(x *call) error {
-			event, err := admin.Event(x.ctx, x.pool, x.args[0], x.values)
+			event, err := operations.Event(x.ctx, x.pool,
+				operations.EventName{ID: x.args[0], Source: x.values["source"]})
 			if err == nil && x.has("raw") {
 				return printRaw(x, event)
 			}
@@ -157,13 +157,12 @@ func printOutcomes(x *call, outcomes []events.Outcome) error {
 }
 
 func newOutcomesCommand(c *cli) *cobra.Command {
-	return group("outcomes", "List processing results of events", listCommand[events.Outcome]{
+	return group("outcomes", "List processing results of events", listCommand[events.Outcome, operations.OutcomeParams]{
 		subject: "outcomes, those of the newest events first",
 		example: `  postern outcomes list --status dead
   postern outcomes list --object-type order --object-id 820982911946154508
   postern outcomes list --event evt_1PosternDemo -o json`,
-		params: admin.OutcomeParams,
-		query:  admin.Outcomes,
+		query: operations.Outcomes,
 		columns: []column[events.Outcome]{
 			{"EVENT", func(o events.Outcome) any { return o.EventID }},
 			{"RUN", func(o events.Outcome) any { return events.RunName(o.Run) }},
@@ -187,11 +186,10 @@ func newConflictsCommand(c *cli) *cobra.Command {
 		conflictList.newCommand(c), newConflictsShowCommand(c))
 }
 
-var conflictList = listCommand[events.Conflict]{
+var conflictList = listCommand[events.Conflict, operations.ConflictParams]{
 	subject: "conflicts, the newest first",
 	example: "  postern conflicts list --source stripe --since 1d",
-	params:  admin.ConflictParams,
-	query:   admin.Conflicts,
+	query:   operations.Conflicts,
 	columns: []column[events.Conflict]{
 		{"ID", func(c events.Conflict) any { return c.ID }},
 		{"RECEIVED", func(c events.Conflict) any { return c.ReceivedAt }},

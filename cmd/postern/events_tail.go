@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -12,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 )
 
 const (
@@ -31,9 +30,13 @@ The output is for watching only: an event whose commit takes longer than 5 s may
 Consumers that need every event read the feed postern.events.> instead.`,
 		example: `  postern events tail
   postern events tail --type 'invoice.*' --since 10m -o json`,
-		params: admin.EventParams,
+		params: operations.Params(operations.EventFilter{}),
 		run: func(x *call) error {
-			t := &tail{pool: x.pool, values: x.values, printed: map[int64]bool{}, print: x.printTailed}
+			filter, err := parse[operations.EventFilter](x)
+			if err != nil {
+				return err
+			}
+			t := &tail{pool: x.pool, filter: filter, printed: map[int64]bool{}, print: x.printTailed}
 			return t.follow(x.ctx)
 		},
 	}.build(c)
@@ -53,13 +56,13 @@ func (x *call) printTailed(e events.Item) error {
 // tail polls the log by id and prints each event once.
 type tail struct {
 	pool    *pgxpool.Pool
-	values  url.Values
+	filter  operations.EventFilter
 	printed map[int64]bool
 	print   func(events.Item) error
 }
 
 func (t *tail) follow(ctx context.Context) error {
-	if !t.values.Has("since") {
+	if t.filter.Since.IsZero() {
 		if err := t.skipStored(ctx); err != nil {
 			return err
 		}
@@ -83,12 +86,12 @@ func (t *tail) follow(ctx context.Context) error {
 
 // skipStored marks all events up to the newest one as printed, whatever their type.
 func (t *tail) skipStored(ctx context.Context) error {
-	page, err := admin.Events(ctx, t.pool, url.Values{"limit": {"1"}})
+	page, err := operations.Events(ctx, t.pool, operations.EventParams{Page: operations.Page{Limit: new(1)}})
 	if err != nil || len(page.Items) == 0 {
 		return err
 	}
 	newest := page.Items[0].StoredAt.Time
-	t.values.Set("since", newest.Add(-tailOverlap).Format(time.RFC3339Nano))
+	t.filter.Since = operations.At(newest.Add(-tailOverlap))
 	return t.readNew(ctx, func(events.Item) error { return nil })
 }
 
@@ -102,7 +105,7 @@ func (t *tail) poll(ctx context.Context) error {
 		return err
 	}
 	from := newest.Add(-tailOverlap)
-	t.values.Set("since", from.Format(time.RFC3339Nano))
+	t.filter.Since = operations.At(from)
 	for id := range t.printed {
 		if events.Time(id).Before(from) {
 			delete(t.printed, id)
@@ -115,11 +118,8 @@ func (t *tail) poll(ctx context.Context) error {
 // first.
 func (t *tail) readNew(ctx context.Context, use func(events.Item) error) error {
 	var unseen []events.Item
-	values := url.Values{}
-	for name, given := range t.values {
-		values[name] = given
-	}
-	_, err := eventList.readPages(ctx, t.pool, values, 0, func(items []events.Item) error {
+	p := operations.EventParams{EventFilter: t.filter}
+	_, err := readPages(ctx, t.pool, operations.Events, p, 0, func(items []events.Item) error {
 		for _, e := range items {
 			if !t.printed[e.ID] {
 				t.printed[e.ID] = true

@@ -7,8 +7,8 @@ import (
 	"io"
 	"strings"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
@@ -49,7 +49,7 @@ func report(err error, errs io.Writer) int {
 
 // classify returns the exit status of an error, and a text to append to the error's message.
 func classify(err error) (status int, suffix string) {
-	var objects *admin.SeveralObjectsError
+	var objects *operations.SeveralObjectsError
 	var keys *events.AmbiguousKeyError
 	switch {
 	case errors.Is(err, errUsage), errors.Is(err, events.ErrInvalid):

@@ -3,33 +3,32 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/url"
-	"strconv"
+	"reflect"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 )
 
-// listCommand builds a `list` command from a query.
-type listCommand[T any] struct {
+// listCommand builds a `list` command from an operation that lists items T by parameters P.
+type listCommand[T, P any] struct {
 	// subject is the plural noun after "List" in the help, such as "effects, the newest first".
 	subject   string
 	example   string
-	params    []admin.Param
-	query     func(context.Context, *pgxpool.Pool, url.Values) (events.Page[T], error)
+	query     func(context.Context, *pgxpool.Pool, P) (events.Page[T], error)
 	columns   []column[T]
 	emptyText string
 	// notes, if set, returns lines for standard error below a table.
 	notes func(*call) ([]string, error)
 }
 
-func (l listCommand[T]) newCommand(c *cli) *cobra.Command {
-	return command{use: "list", short: "List " + l.subject, example: l.example, params: l.params, moreFlags: limitFlag,
+func (l listCommand[T, P]) newCommand(c *cli) *cobra.Command {
+	return command{use: "list", short: "List " + l.subject, example: l.example,
+		params: operations.Params(*new(P)), moreFlags: limitFlag,
 		check: checkLimit, run: l.run}.build(c)
 }
 
@@ -50,9 +49,13 @@ func (x *call) limit() int {
 	return n
 }
 
-func (l listCommand[T]) run(x *call) error {
+func (l listCommand[T, P]) run(x *call) error {
 	out := &listPrinter[T]{out: x.out, json: x.json(), columns: l.columns, emptyText: l.emptyText}
-	searched, err := l.readPages(x.ctx, x.pool, x.values, x.limit(), out.add)
+	p, err := parse[P](x)
+	if err != nil {
+		return err
+	}
+	searched, err := readPages(x.ctx, x.pool, l.query, p, x.limit(), out.add)
 	if err == nil {
 		err = out.end()
 	}
@@ -80,16 +83,18 @@ const searchTimeout = 20 * time.Second
 
 // readPages reads as many pages as the limit needs; a page may be short without being the last. It
 // returns how far back a search of contents has searched if it stopped before the end.
-func (l listCommand[T]) readPages(ctx context.Context, pool *pgxpool.Pool, values url.Values, limit int,
-	add func([]T) error) (searched events.Instant, err error) {
-	began := time.Now()
+func readPages[T, P any](ctx context.Context, pool *pgxpool.Pool, query func(context.Context, *pgxpool.Pool,
+	P) (events.Page[T], error), p P, limit int, add func([]T) error) (searched events.Instant, err error) {
+	began, cursor := time.Now(), ""
 	for remaining := limit; ; {
 		size := events.MaxLimit
 		if limit > 0 {
 			size = min(remaining, size)
 		}
-		values.Set("limit", strconv.Itoa(size))
-		page, err := l.query(ctx, pool, values)
+		any(&p).(interface {
+			SetPage(limit int, cursor string)
+		}).SetPage(size, cursor)
+		page, err := query(ctx, pool, p)
 		if err != nil {
 			return searched, err
 		}
@@ -101,20 +106,20 @@ func (l listCommand[T]) readPages(ctx context.Context, pool *pgxpool.Pool, value
 		if page.Next == "" || limit > 0 && remaining == 0 || searching && time.Since(began) > searchTimeout {
 			return page.SearchedTo, nil
 		}
-		values.Set("cursor", page.Next)
+		cursor = page.Next
 	}
 }
 
 // filterFlags adds a flag for each parameter of a query, except those that the command line does
 // not need.
-func filterFlags(cmd *cobra.Command, params []admin.Param) {
+func filterFlags(cmd *cobra.Command, params []operations.Param) {
 	for _, p := range params {
 		if p.Name == "limit" || p.Name == "cursor" {
 			continue
 		}
 		name := flagName(p.Name)
 		cmd.Flags().String(name, "", p.Help)
-		if p.Help == "true or false" {
+		if p.Type == reflect.TypeFor[bool]() || p.Type == reflect.TypeFor[*bool]() {
 			cmd.Flags().Lookup(name).NoOptDefVal = "true"
 		}
 		if p.Name == "object_id" {
@@ -124,13 +129,13 @@ func filterFlags(cmd *cobra.Command, params []admin.Param) {
 }
 
 // filterValues returns the given flags as parameters, also those with an empty value.
-func filterValues(cmd *cobra.Command, params []admin.Param) url.Values {
-	values := url.Values{}
+func filterValues(cmd *cobra.Command, params []operations.Param) map[string]string {
+	values := map[string]string{}
 	for _, p := range params {
 		f := cmd.Flags().Lookup(flagName(p.Name))
 		short := p.Name == "object_id" && cmd.Flags().Changed(objectFlag)
 		if f != nil && (f.Changed || short) && p.Name != "limit" {
-			values.Set(p.Name, f.Value.String())
+			values[p.Name] = f.Value.String()
 		}
 	}
 	return values

@@ -6,15 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -26,13 +25,12 @@ func newObjectsCommand(c *cli) *cobra.Command {
 		newObjectsShowCommand(c), newObjectsAnnounceCommand(c), newObjectsOverwriteCommand(c))
 }
 
-var objectList = listCommand[versioning.View]{
+var objectList = listCommand[versioning.View, operations.ObjectParams]{
 	subject: "objects, by source, account, type and id",
 	example: `  postern objects list --source stripe --type subscription
   postern objects list --ambiguous
   postern objects list --type order --since 1h -o json`,
-	params: admin.ObjectParams,
-	query:  admin.Objects,
+	query: operations.Objects,
 	columns: []column[versioning.View]{
 		{"SOURCE", func(o versioning.View) any { return o.Source }},
 		{"ACCOUNT", func(o versioning.View) any { return o.Account }},
@@ -69,9 +67,14 @@ func newObjectsShowCommand(c *cli) *cobra.Command {
 		example: `  postern objects show stripe subscription sub_1Postern0Team0001
   postern objects show shop order 820982911946154508 --account demo.myshopify.com
   postern objects show stripe invoice in_1Postern0Jan0001 -o json | jq .state.status`,
-		params: []admin.Param{{Name: "account", Help: "tenant, if several have the object"}},
+		params: []operations.Param{{Name: "account", Help: "tenant, if several have the object"}},
 		run: func(x *call) error {
-			view, err := admin.Object(x.ctx, x.pool, x.args[0], x.args[1], x.args[2], x.values)
+			p, err := parse[operations.ObjectName](x)
+			if err != nil {
+				return err
+			}
+			p.Source, p.Type, p.ID = x.args[0], x.args[1], x.args[2]
+			view, err := operations.Object(x.ctx, x.pool, p)
 			return show(x, view, err, printObject)
 		},
 	}.build(c)
@@ -163,7 +166,8 @@ processors publish within about a second. The command asks first.`,
 			if ok, err := x.confirm(announceQuestion(source, objectType)); err != nil || !ok {
 				return err
 			}
-			n, err := admin.Announce(x.ctx, x.pool, source, objectType, x.requester())
+			n, err := operations.Announce(x.ctx, x.pool, operations.AnnounceParams{Source: source, Type: objectType,
+				Reason: x.reason()}, operator())
 			if err != nil {
 				return err
 			}
@@ -188,13 +192,13 @@ func announceQuestion(source, objectType string) string {
 }
 
 // accountParam is the account of the object that the arguments name.
-var accountParam = admin.Param{Name: "account", Help: "tenant inside the source (default: the account with this " +
+var accountParam = operations.Param{Name: "account", Help: "tenant inside the source (default: the account with this " +
 	"object in the mirror, else the account of the API key)"}
 
 // objectValues returns the values of the flags and the object that the arguments name.
-func (x *call) objectValues() url.Values {
+func (x *call) objectValues() map[string]string {
 	for i, name := range []string{"source", "type", "object_id"} {
-		x.values.Set(name, x.args[i])
+		x.values[name] = x.args[i]
 	}
 	return x.values
 }
@@ -214,7 +218,7 @@ running processor executes the run.`,
 		example: `  postern objects overwrite stripe customer cus_1 --reason ` +
 			`'deleted by mistake, and restored by the provider: ticket 12'
   postern objects overwrite stripe customer cus_1 --account acct_1 --reason 'ticket 13' --yes`,
-		params: []admin.Param{accountParam, {Name: "reason", Help: "the reason; required, kept with the object"},
+		params: []operations.Param{accountParam, {Name: "reason", Help: "the reason; required, kept with the object"},
 			{Name: "idempotency_key", Help: "a name of your choice; a second request with it gets the same run"}},
 		flags: []flag{yesFlag, noWaitFlag},
 		check: func(x *call) error {
@@ -229,7 +233,11 @@ func overwriteObject(x *call) error {
 		escapeControl(describeObject(x.args[1], x.args[2])))); err != nil || !ok {
 		return err
 	}
-	created, err := admin.OverwriteObject(x.ctx, x.pool, x.objectValues(), operator())
+	var p operations.OverwriteParams
+	if err := operations.Parse(&p, x.objectValues()); err != nil {
+		return err
+	}
+	created, err := operations.OverwriteObject(x.ctx, x.pool, p, operator())
 	if err := x.showOrWatch(created, err); err != nil || x.has("no-wait") || x.json() {
 		return err
 	}
@@ -244,7 +252,8 @@ func overwriteObject(x *call) error {
 	if err := json.Unmarshal(r.Params, &o); err != nil {
 		return fmt.Errorf("read the parameters of run %d: %w", r.ID, err)
 	}
-	object, err := admin.Object(x.ctx, x.pool, o.Input["source"], o.Type, o.ID, url.Values{"account": {o.Account}})
+	object, err := operations.Object(x.ctx, x.pool, operations.ObjectName{Source: o.Input["source"], Type: o.Type,
+		ID: o.ID, Account: &o.Account})
 	if err != nil {
 		return err
 	}
@@ -254,11 +263,10 @@ func overwriteObject(x *call) error {
 
 func newRefetchesCommand(c *cli) *cobra.Command {
 	return group("refetches", "List, add and cancel refetches of objects from the provider's API",
-		listCommand[refetch.Request]{
+		listCommand[refetch.Request, operations.SourceParams]{
 			subject: "objects whose refetch is pending: why, when it is due, and why the last attempt failed",
 			example: "  postern refetches list --source stripe",
-			params:  admin.RefetchParams,
-			query:   admin.Refetches,
+			query:   operations.Refetches,
 			columns: []column[refetch.Request]{
 				{"SOURCE", func(h refetch.Request) any { return h.Source }},
 				{"ACCOUNT", func(h refetch.Request) any { return h.Account }},
@@ -286,22 +294,26 @@ reason with it. The command does not wait: postern reconcile SOURCE --type TYPE 
 same as a run and waits for its result.`,
 			example: `  postern refetches add stripe customer cus_1 --reason 'finance reports a wrong address'
   postern refetches add stripe customer cus_1 --account acct_1`,
-			params: []admin.Param{accountParam, {Name: "reason", Help: "the reason; kept with the refetch"}},
-		}, admin.AddRefetch, "will be refetched."),
+			params: []operations.Param{accountParam, {Name: "reason", Help: "the reason; kept with the refetch"}},
+		}, operations.AddRefetch, "will be refetched."),
 		newRefetchCommand(c, command{
 			use:   "cancel SOURCE TYPE ID",
 			short: "Cancel the refetch of an object; it is requested again if the mirror is still ambiguous",
 			example: `  postern refetches cancel stripe customer cus_1
   postern refetches cancel stripe customer cus_1 --account acct_1`,
-			params: []admin.Param{accountParam, {Name: "reason", Help: reasonFlag.help}},
-		}, admin.CancelRefetch, "is not refetched for this request."))
+			params: []operations.Param{accountParam, {Name: "reason", Help: reasonFlag.help}},
+		}, operations.CancelRefetch, "is not refetched for this request."))
 }
 
 // newRefetchCommand completes a command that changes the refetch of an object and prints it.
-func newRefetchCommand(c *cli, s command, change func(context.Context, *pgxpool.Pool, url.Values,
-	admin.Requester) (*refetch.Request, error), result string) *cobra.Command {
+func newRefetchCommand(c *cli, s command, change func(context.Context, *pgxpool.Pool,
+	operations.RefetchParams, operations.Requester) (*refetch.Request, error), result string) *cobra.Command {
 	s.run = func(x *call) error {
-		h, err := change(x.ctx, x.pool, x.objectValues(), operator())
+		var p operations.RefetchParams
+		if err := operations.Parse(&p, x.objectValues()); err != nil {
+			return err
+		}
+		h, err := change(x.ctx, x.pool, p, operator())
 		if err != nil {
 			return err
 		}

@@ -5,13 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
 )
@@ -31,7 +30,7 @@ automatically. After a crash the run continues. Each source can have one open re
   postern rebuild --source stripe --type invoice --yes --reason 'invoices are read by their own version now'
   postern rebuild compare 7 --check
   postern rebuild swap 7 --yes`,
-		params: admin.RebuildParams,
+		params: operations.Params(operations.RebuildParams{}, "swap"),
 		flags: []flag{noWaitFlag, {yesFlag.name, "swap as soon as all objects are staged", false},
 			{"compare", "compare when all objects are staged", false},
 			{"check", "with --compare: " + checkHelp, false}},
@@ -51,17 +50,22 @@ automatically. After a crash the run continues. Each source can have one open re
 	cmd.AddCommand(newRebuildCompareCommand(c), newRebuildDecisionCommand(c, command{use: "swap RUN",
 		short: "Replace the live objects with the staged objects of a rebuild",
 		flags: []flag{yesFlag, reasonFlag, noWaitFlag}}, "Replace the live objects with the staged objects of "+
-		"rebuild %d?"),
+		"rebuild %d?", operations.SwapRebuild),
 		newRebuildDecisionCommand(c, command{use: "discard RUN",
 			short: "Discard the staged objects of a rebuild and end it", flags: []flag{yesFlag, reasonFlag}},
-			"Discard the staged objects of rebuild %d?"))
+			"Discard the staged objects of rebuild %d?", operations.DiscardRebuild))
 	return cmd
 }
 
 const checkHelp = "exit status 1 unless all objects are staged and equal"
 
 func startRebuild(x *call) error {
-	created, err := admin.Rebuild(x.ctx, x.pool, x.values, x.has("yes"), operator())
+	p, err := parse[operations.RebuildParams](x)
+	if err != nil {
+		return err
+	}
+	p.Swap = x.has("yes")
+	created, err := operations.Rebuild(x.ctx, x.pool, p, operator())
 	if err != nil || !x.has("compare") {
 		return x.showOrWatch(created, err)
 	}
@@ -96,7 +100,7 @@ func swapRequested(r *runs.Run) bool {
 // stagedRebuilds lists the rebuilds of the source that await a decision. Until then the live
 // objects do not change.
 func stagedRebuilds(x *call) (lines []string, err error) {
-	page, err := admin.Runs(x.ctx, x.pool, url.Values{"job": {rebuild.Job}, "status": {string(runs.Paused)}})
+	page, err := operations.Runs(x.ctx, x.pool, operations.RunParams{Job: rebuild.Job, Status: string(runs.Paused)})
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +109,7 @@ func stagedRebuilds(x *call) (lines []string, err error) {
 		if err := json.Unmarshal(page.Items[i].Params, &params); err != nil {
 			return nil, fmt.Errorf("read the parameters of run %d: %w", page.Items[i].ID, err)
 		}
-		choice, source := describeDecision(&page.Items[i]), x.values.Get("source")
+		choice, source := describeDecision(&page.Items[i]), x.values["source"]
 		if choice != "" && (source == "" || source == params.Input["source"]) {
 			lines = append(lines, fmt.Sprintf("the objects of source %s are those from before rebuild %d, which is "+
 				"awaiting decision: %s", params.Input["source"], page.Items[i].ID, choice))
@@ -131,7 +135,7 @@ yet are ahead, not wrong: resume the run to catch up.`,
 
 // newRebuildDecisionCommand completes the commands swap and discard. They ask for confirmation if
 // the run is an open rebuild. After a swap the command waits for the end of the run.
-func newRebuildDecisionCommand(c *cli, s command, question string) *cobra.Command {
+func newRebuildDecisionCommand(c *cli, s command, question string, decide changeRun) *cobra.Command {
 	name, _, _ := strings.Cut(s.use, " ")
 	s.example, s.ids = "  postern rebuild "+name+" 7", "postern runs list"
 	s.run = func(x *call) error {
@@ -144,11 +148,11 @@ func newRebuildDecisionCommand(c *cli, s command, question string) *cobra.Comman
 				return err
 			}
 		}
-		found, err := admin.ChangeRebuild(x.ctx, x.pool, r.ID, name, x.requester())
+		found, err := decide(x.ctx, x.pool, operations.RunChange{Run: r.ID, Reason: x.reason()}, operator())
 		if err != nil || found.Status.Ended() {
 			return show(x, found, err, printRun)
 		}
-		return x.showOrWatch(&admin.StartedRun{Run: found}, nil)
+		return x.showOrWatch(&operations.StartedRun{Run: found}, nil)
 	}
 	return s.build(c)
 }
@@ -156,9 +160,9 @@ func newRebuildDecisionCommand(c *cli, s command, question string) *cobra.Comman
 // printComparison prints a comparison page by page, and its totals.
 func printComparison(x *call, run int64) error {
 	p := &comparisonPrinter{out: x.out, json: x.json(), totals: map[rebuild.Kind]int64{}}
-	values := url.Values{}
+	params := operations.CompareParams{Run: run}
 	for {
-		page, err := admin.CompareRebuild(x.ctx, x.pool, run, values)
+		page, err := operations.CompareRebuild(x.ctx, x.pool, params)
 		if err != nil {
 			return err
 		}
@@ -168,7 +172,7 @@ func printComparison(x *call, run int64) error {
 		if page.Next == nil {
 			return p.finish(page, x.has("check"))
 		}
-		values.Set("cursor", *page.Next)
+		params.Cursor = *page.Next
 	}
 }
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 )
@@ -56,7 +56,7 @@ With --dry-run it only counts: nothing is appended, and the log does not count a
   postern reconcile stripe --type customer --full
   postern reconcile stripe --all-accounts --since 6h
   postern reconcile stripe --account acct_1 --type customer --object cus_1 --reason 'finance reports a wrong address'`,
-		params: slices.DeleteFunc(slices.Clone(admin.ReconcileParams), func(p admin.Param) bool {
+		params: slices.DeleteFunc(operations.Params(operations.ReconcileParams{}), func(p operations.Param) bool {
 			return p.Name == "source" || slices.ContainsFunc(reconcileSwitches,
 				func(f flag) bool { return f.name == flagName(p.Name) })
 		}),
@@ -66,13 +66,17 @@ With --dry-run it only counts: nothing is appended, and the log does not count a
 }
 
 func startReconcile(x *call) error {
-	x.values.Set("source", x.args[0])
+	x.values["source"] = x.args[0]
 	for _, f := range reconcileSwitches {
 		if x.has(f.name) {
-			x.values.Set(strings.ReplaceAll(f.name, "-", "_"), "true")
+			x.values[strings.ReplaceAll(f.name, "-", "_")] = "true"
 		}
 	}
-	created, err := admin.Reconcile(x.ctx, x.pool, x.values, operator())
+	p, err := parse[operations.ReconcileParams](x)
+	if err != nil {
+		return err
+	}
+	created, err := operations.Reconcile(x.ctx, x.pool, p, operator())
 	if err := x.showOrWatch(created, err); err != nil || x.has(noWaitFlag.name) {
 		return err
 	}

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -39,7 +38,7 @@ their block. Redacted data cannot be restored.`,
   postern redact --source shop --path '$.customer.email' --value - --reason 'ticket 19' --yes
   postern redact pending
   postern redact --from-event 1882151976960000001 --reason 'requested by the shop'`,
-		params: admin.RedactParams,
+		params: operations.Params(operations.RedactParams{}),
 		flags: []flag{yesFlag, noWaitFlag, {"preview", "show how much is selected and exit", false},
 			{"informed", "with --from-event: the person has received the stored data; mark the request as answered " +
 				"and clear only the request itself", false}},
@@ -59,21 +58,21 @@ their block. Redacted data cannot be restored.`,
 
 // readFromStdin reads the value or the mentions from standard input if their flag is -. Mentions
 // are one per line.
-func readFromStdin(in io.Reader, values url.Values) error {
+func readFromStdin(in io.Reader, values map[string]string) error {
 	lines := bufio.NewReader(in)
-	if values.Get("value") == "-" {
+	if values["value"] == "-" {
 		line, err := lines.ReadString('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read the value: %w", err)
 		}
-		values.Set("value", strings.TrimSpace(line))
+		values["value"] = strings.TrimSpace(line)
 	}
-	if values.Get("mentions") == "-" {
+	if values["mentions"] == "-" {
 		all, err := io.ReadAll(io.LimitReader(lines, maxMentionBytes))
 		if err != nil {
 			return fmt.Errorf("read the mentions: %w", err)
 		}
-		values.Set("mentions", strings.TrimSpace(string(all)))
+		values["mentions"] = strings.TrimSpace(string(all))
 	}
 	return nil
 }
@@ -82,7 +81,11 @@ func readFromStdin(in io.Reader, values url.Values) error {
 const maxMentionBytes = 64 << 10
 
 func startRedaction(x *call) error {
-	params, request, err := admin.ParseRedaction(x.ctx, x.pool, x.values)
+	p, err := parse[operations.RedactParams](x)
+	if err != nil {
+		return err
+	}
+	params, request, err := p.Redaction(x.ctx, x.pool)
 	if err != nil {
 		return err
 	}
@@ -106,14 +109,15 @@ func startRedaction(x *call) error {
 			return usagef("event %d requests the stored data, not its erasure: send the data to the person (see "+
 				"postern events list with the object, and postern objects show), then add --informed", request.Event)
 		}
-		params, question = admin.MarkAnswered(request.Event), "Mark the request as answered, and clear it permanently?"
+		params, question = operations.MarkAnswered(request.Event), "Mark the request as answered, and clear it "+
+			"permanently?"
 	} else if x.has("informed") {
 		return usagef("--informed is only for --from-event with a request for the stored data")
 	}
 	if ok, err := x.confirm(question); err != nil || !ok {
 		return err
 	}
-	run, err := admin.Redact(x.ctx, x.pool, params, x.requester(), preview.Events)
+	run, err := operations.Redact(x.ctx, x.pool, params, x.reason(), preview.Events, operator())
 	switch {
 	case err != nil:
 		return err
@@ -257,10 +261,9 @@ func newRedactPendingCommand(c *cli) *cobra.Command {
 	}.build(c)
 }
 
-var redactionList = listCommand[redaction.AuditEntry]{
+var redactionList = listCommand[redaction.AuditEntry, operations.Page]{
 	subject: "executed redactions, the newest first", example: "  postern redact list",
-	params: admin.RedactionParams,
-	query:  admin.Redactions,
+	query: operations.ListPages(redaction.List),
 	columns: []column[redaction.AuditEntry]{
 		{"RUN", func(d redaction.AuditEntry) any { return d.Run }},
 		{"EVENTS", func(d redaction.AuditEntry) any { return d.Events }},

@@ -10,30 +10,30 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/operations"
 )
 
 func newRejectionsCommand(c *cli) *cobra.Command {
-	return group("rejections", "List rejected deliveries with the reason for each", listCommand[ingest.Rejection]{
-		subject: "rejected deliveries, the newest first",
-		example: `  postern rejections list
+	return group("rejections", "List rejected deliveries with the reason for each",
+		listCommand[ingest.Rejection, operations.RejectionParams]{
+			subject: "rejected deliveries, the newest first",
+			example: `  postern rejections list
   postern rejections list --source stripe --reason wrong_signature --since 1d`,
-		params: admin.RejectionParams,
-		query:  admin.Rejections,
-		columns: []column[ingest.Rejection]{
-			{"ID", func(r ingest.Rejection) any { return r.ID }},
-			{"RECEIVED", func(r ingest.Rejection) any { return r.ReceivedAt }},
-			{"SOURCE", func(r ingest.Rejection) any { return r.Source }},
-			{"REASON", func(r ingest.Rejection) any { return r.Reason }},
-			{"DETAIL", func(r ingest.Rejection) any { return r.Detail }},
-			{"REMOTE", func(r ingest.Rejection) any { return r.Remote }},
-			{"BYTES", func(r ingest.Rejection) any { return r.Bytes }},
-		},
-		emptyText: "No rejections.",
-	}.newCommand(c), newRejectionsShowCommand(c), newRejectionsVerifyCommand(c), newRejectionsReprocessCommand(c))
+			query: operations.Rejections,
+			columns: []column[ingest.Rejection]{
+				{"ID", func(r ingest.Rejection) any { return r.ID }},
+				{"RECEIVED", func(r ingest.Rejection) any { return r.ReceivedAt }},
+				{"SOURCE", func(r ingest.Rejection) any { return r.Source }},
+				{"REASON", func(r ingest.Rejection) any { return r.Reason }},
+				{"DETAIL", func(r ingest.Rejection) any { return r.Detail }},
+				{"REMOTE", func(r ingest.Rejection) any { return r.Remote }},
+				{"BYTES", func(r ingest.Rejection) any { return r.Bytes }},
+			},
+			emptyText: "No rejections.",
+		}.newCommand(c), newRejectionsShowCommand(c), newRejectionsVerifyCommand(c), newRejectionsReprocessCommand(c))
 }
 
 func newRejectionsShowCommand(c *cli) *cobra.Command {
@@ -77,7 +77,7 @@ postern dev need no --config. Nothing is written; postern rejections reprocess s
 now.`,
 		example: `  postern rejections verify 17 --config postern.yaml
   postern rejections verify --source stripe --reason wrong_signature --since 1d --config postern.yaml`,
-		params: admin.RejectionParams, ids: "postern rejections list", check: checkSelection,
+		params: operations.Params(operations.RejectionParams{}), ids: "postern rejections list", check: checkSelection,
 		run: func(x *call) error {
 			a, err := selectRejections(x)
 			if err != nil {
@@ -125,8 +125,11 @@ func selectRejections(x *call) (*rejectionSelection, error) {
 			Provider: e.Provider}
 	}
 	if len(x.args) == 0 {
-		list := listCommand[ingest.Rejection]{query: admin.Rejections}
-		_, err = list.readPages(x.ctx, x.pool, x.values, 0, func(found []ingest.Rejection) error {
+		p, err := parse[operations.RejectionParams](x)
+		if err != nil {
+			return nil, err
+		}
+		_, err = readPages(x.ctx, x.pool, operations.Rejections, p, 0, func(found []ingest.Rejection) error {
 			for _, r := range found {
 				a.ids = append(a.ids, r.ID)
 			}
@@ -175,7 +178,7 @@ Storing needs the database access of a gateway: name a gateway's configuration w
 		example: `  postern rejections reprocess 17 --why 'the secret was rotated' --config gateway.yaml
   postern rejections reprocess --source stripe --reason wrong_signature --since 1d ` +
 			`--why 'the secret was rotated' --yes --config gateway.yaml`,
-		params: admin.RejectionParams, ids: "postern rejections list",
+		params: operations.Params(operations.RejectionParams{}), ids: "postern rejections list",
 		flags: []flag{yesFlag, {"why", "the reason; required, kept with each event", true}},
 		check: func(x *call) error {
 			if strings.TrimSpace(x.text("why")) == "" {

@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/replay"
 )
 
@@ -49,7 +49,7 @@ dev instance, with its demo sources), and keeps the changes in memory.`,
   postern replay --status dead --rate 50 --yes
   postern replay --source shopify --since 25h --yes --idempotency-key "nightly $(date +%F)"` +
 			`   # in a crontab: one run per day`,
-		params: admin.ReplayParams,
+		params: operations.Params(operations.ReplayParams{}, "publish"),
 		flags: []flag{yesFlag, noWaitFlag, {"exact", "count instead of estimating", false},
 			{"preview", "show how much is selected and exit", false},
 			{"dry-run", "decide everything, write nothing, and show the changes", false},
@@ -59,16 +59,20 @@ dev instance, with its demo sources), and keeps the changes in memory.`,
 }
 
 func startReplay(x *call) error {
-	if status := x.values.Get("status"); status == "failed" || status == "dead" {
-		fmt.Fprintf(x.errs, "postern: a replay does not change the live outcome of %s events; postern retry --status "+
-			"%s tries them again\n", status, status)
-	}
-	params, err := admin.ParseReplay(x.ctx, x.pool, x.values)
+	selected, err := parse[operations.ReplayParams](x)
 	if err != nil {
 		return err
 	}
-	params.Publish = x.has("publish")
-	p, err := admin.PreviewReplay(x.ctx, x.pool, params, x.has("exact"))
+	if status := selected.Status; status == "failed" || status == "dead" {
+		fmt.Fprintf(x.errs, "postern: a replay does not change the live outcome of %s events; postern retry --status "+
+			"%s tries them again\n", status, status)
+	}
+	selected.Publish = x.has("publish")
+	params, err := selected.Replay(x.ctx, x.pool)
+	if err != nil {
+		return err
+	}
+	p, err := operations.PreviewReplay(x.ctx, x.pool, params, x.has("exact"))
 	if err != nil {
 		return err
 	}
@@ -79,7 +83,7 @@ func startReplay(x *call) error {
 		return err
 	}
 	if p.ExactCounts && p.Events == 0 {
-		return x.waitForEarlier(admin.ExistingReplay(x.ctx, x.pool, params, x.values))
+		return x.waitForEarlier(operations.ExistingReplay(x.ctx, x.pool, selected))
 	}
 	question := "Replay them?"
 	switch {
@@ -91,7 +95,7 @@ func startReplay(x *call) error {
 	if ok, err := x.confirm(question); err != nil || !ok {
 		return err
 	}
-	run, err := admin.Replay(x.ctx, x.pool, params, operator(), x.values, p.Events)
+	run, err := operations.StartReplay(x.ctx, x.pool, selected, params, p.Events, operator())
 	if err == nil && params.Mode == replay.Force { // it awaits approval
 		return x.showStarted(run)
 	}
@@ -142,7 +146,7 @@ func dryRunReplay(x *call, params *replay.Params, expected int64) error {
 	if err != nil {
 		return err
 	}
-	dry, err := admin.NewDryRun(x.ctx, x.pool, endpoints, params)
+	dry, err := operations.NewDryRun(x.ctx, x.pool, endpoints, params)
 	if err != nil {
 		return err
 	}
@@ -247,7 +251,7 @@ and the exit status is 1 if some failed.`,
   postern retry --status dead --source stripe --failure 'lies more than an hour after' ` +
 			`--reason 'the clock is right again'
   postern retry --run 7 --yes`,
-		params: admin.RetryParams,
+		params: operations.Params(operations.RetryParams{}, "event"),
 		flags: []flag{yesFlag, noWaitFlag, {"exact", "count all, however many there are", false},
 			{"preview", "show how many are selected and exit", false}},
 		run: startRetry,
@@ -255,7 +259,12 @@ and the exit status is 1 if some failed.`,
 }
 
 func startRetry(x *call) error {
-	params, err := admin.ParseRetry(x.ctx, x.pool, strings.Join(x.args, ""), x.values)
+	selected, err := parse[operations.RetryParams](x)
+	if err != nil {
+		return err
+	}
+	selected.Event = strings.Join(x.args, "")
+	params, err := selected.Retry(x.ctx, x.pool)
 	if err != nil {
 		return err
 	}
@@ -267,12 +276,12 @@ func startRetry(x *call) error {
 		return err
 	}
 	if p.Complete && p.Events == 0 {
-		return x.waitForEarlier(admin.ExistingRetry(x.ctx, x.pool, params, x.values))
+		return x.waitForEarlier(operations.ExistingRetry(x.ctx, x.pool, selected))
 	}
 	if ok, err := x.confirm("Retry them?"); err != nil || !ok {
 		return err
 	}
-	return x.showOrWatch(admin.StartRetry(x.ctx, x.pool, params, operator(), x.values, p.Events))
+	return x.showOrWatch(operations.StartRetry(x.ctx, x.pool, selected, params, p.Events, operator()))
 }
 
 func describeRetryPreview(p replay.RetryPreview) string {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/settings"
 )
@@ -72,7 +72,7 @@ func newRetentionShowCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			view, _, err := admin.Retention(x.ctx, x.pool, policy, false)
+			view, _, err := operations.Retention(x.ctx, x.pool, policy, false)
 			if err != nil {
 				return err
 			}
@@ -98,7 +98,7 @@ objects, from which a rebuild starts. Keys, outcomes and the mirror stay. Droppe
 restored. A running processor executes the run.`,
 		example: "  postern retention run --dry-run\n  postern retention run " +
 			"--bodies 30 --reason 'the disk fills' --yes",
-		params: admin.RetentionRunParams, moreFlags: maximumAgeFlags,
+		params: operations.Params(operations.RunRequest{}), moreFlags: maximumAgeFlags,
 		flags: []flag{yesFlag, noWaitFlag, {"dry-run", "show what would be deleted and exit", false}},
 		check: func(x *call) error {
 			policy, _, err := x.retentionPolicy()
@@ -118,7 +118,7 @@ func runRetention(x *call) error {
 	if err != nil {
 		return err
 	}
-	view, params, err := admin.Retention(x.ctx, x.pool, policy, true)
+	view, params, err := operations.Retention(x.ctx, x.pool, policy, true)
 	if err != nil {
 		return err
 	}
@@ -136,7 +136,11 @@ func runRetention(x *call) error {
 		return err
 	}
 	params.Export = exports
-	return x.showOrWatch(admin.StartRetention(x.ctx, x.pool, params, operator(), x.values))
+	request, err := parse[operations.RunRequest](x)
+	if err != nil {
+		return err
+	}
+	return x.showOrWatch(operations.StartRetention(x.ctx, x.pool, params, request, operator()))
 }
 
 // describeAge describes a maximum age.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/redaction"
@@ -21,7 +21,7 @@ import (
 
 // showOrWatch prints a new run with --no-wait, and watches it until it ends otherwise. It returns
 // err if that is set.
-func (x *call) showOrWatch(run *admin.StartedRun, err error) error {
+func (x *call) showOrWatch(run *operations.StartedRun, err error) error {
 	switch {
 	case err != nil:
 		return err
@@ -33,7 +33,7 @@ func (x *call) showOrWatch(run *admin.StartedRun, err error) error {
 }
 
 // showStarted prints a new run, and how to approve it.
-func (x *call) showStarted(run *admin.StartedRun) error {
+func (x *call) showStarted(run *operations.StartedRun) error {
 	x.printEarlier(run)
 	err := show(x, run.Run, nil, printRun)
 	if err == nil && run.Run.Status == runs.AwaitingApproval && !x.json() {
@@ -44,7 +44,7 @@ func (x *call) showStarted(run *admin.StartedRun) error {
 }
 
 // printEarlier reports that the idempotency key was used before and returned an earlier run.
-func (x *call) printEarlier(run *admin.StartedRun) {
+func (x *call) printEarlier(run *operations.StartedRun) {
 	if run.Earlier && !x.json() {
 		fmt.Fprintf(x.out, "Run %d was created with this key before; no other run is created.\n", run.Run.ID)
 	}
@@ -52,7 +52,7 @@ func (x *call) printEarlier(run *admin.StartedRun) {
 
 // waitForEarlier ends a command that has selected nothing. If its idempotency key was used before,
 // it still waits for that run, which may be at its last events or have failed.
-func (x *call) waitForEarlier(earlier *admin.StartedRun, err error) error {
+func (x *call) waitForEarlier(earlier *operations.StartedRun, err error) error {
 	if earlier == nil {
 		return err
 	}

@@ -11,18 +11,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
 func newRunsCommand(c *cli) *cobra.Command {
-	show := func(ctx context.Context, pool *pgxpool.Pool, run int64, _ admin.Requester) (*runs.Run, error) {
-		return runs.Show(ctx, pool, run)
-	}
-	change := func(name string) changeRun {
-		return func(ctx context.Context, pool *pgxpool.Pool, run int64, by admin.Requester) (*runs.Run, error) {
-			return admin.ChangeRun(ctx, pool, run, name, by)
-		}
+	show := func(ctx context.Context, pool *pgxpool.Pool, p operations.RunChange, _ operations.Requester) (*runs.Run,
+		error) {
+		return runs.Show(ctx, pool, p.Run)
 	}
 	reason := []flag{reasonFlag}
 	return group("runs", "List, watch and control runs: jobs over the log", runList.newCommand(c),
@@ -32,19 +28,19 @@ func newRunsCommand(c *cli) *cobra.Command {
 			example: "  postern runs approve 7 --reason 'agreed with finance'",
 			flags:   []flag{{"reason", "why the run may start", true}},
 			check:   func(x *call) error { return x.requireReason("") },
-		}, admin.ApproveRun),
+		}, operations.ApproveRun),
 		newRunCommand(c, command{use: "pause RUN", short: "Pause a run at its next checkpoint", flags: reason},
-			change("pause")),
-		newRunCommand(c, command{use: "resume RUN", short: "Continue a paused run", flags: reason}, change("resume")),
+			operations.PauseRun),
+		newRunCommand(c, command{use: "resume RUN", short: "Continue a paused run", flags: reason},
+			operations.ResumeRun),
 		newRunCommand(c, command{use: "cancel RUN", short: "Cancel a run; what it has done stays", flags: reason},
-			change("cancel")))
+			operations.CancelRun))
 }
 
-var runList = listCommand[runs.Run]{
+var runList = listCommand[runs.Run, operations.RunParams]{
 	subject: "runs, the newest first",
 	example: "  postern runs list --status running",
-	params:  admin.RunParams,
-	query:   admin.Runs,
+	query:   operations.Runs,
 	columns: []column[runs.Run]{
 		{"RUN", func(r runs.Run) any { return r.ID }},
 		{"JOB", func(r runs.Run) any { return r.Job }},
@@ -62,14 +58,14 @@ var runList = listCommand[runs.Run]{
 }
 
 // changeRun reads or changes a run.
-type changeRun func(context.Context, *pgxpool.Pool, int64, admin.Requester) (*runs.Run, error)
+type changeRun func(context.Context, *pgxpool.Pool, operations.RunChange, operations.Requester) (*runs.Run, error)
 
 // newRunCommand completes a command that reads or changes a run and prints it.
 func newRunCommand(c *cli, s command, do changeRun) *cobra.Command {
 	s.ids = "postern runs list"
 	s.example = cmp.Or(s.example, "  postern runs "+strings.TrimSuffix(s.use, "RUN")+"7")
 	s.run = func(x *call) error {
-		found, err := do(x.ctx, x.pool, x.ids[0], x.requester())
+		found, err := do(x.ctx, x.pool, operations.RunChange{Run: x.ids[0], Reason: x.reason()}, operator())
 		return show(x, found, err, printRun)
 	}
 	return s.build(c)
@@ -86,34 +82,28 @@ is 1 if the run failed, or ended with failed or dead events.`,
 }
 
 func newSchedulesCommand(c *cli) *cobra.Command {
-	show := func(ctx context.Context, pool *pgxpool.Pool, name string, _ admin.Requester) (*runs.ScheduleState, error) {
-		return runs.ShowSchedule(ctx, pool, name)
-	}
-	change := func(change string) changeSchedule {
-		return func(ctx context.Context, pool *pgxpool.Pool, name string, by admin.Requester) (*runs.ScheduleState,
-			error) {
-			return admin.ChangeSchedule(ctx, pool, name, change, by)
-		}
+	show := func(ctx context.Context, pool *pgxpool.Pool, p operations.ScheduleChange,
+		_ operations.Requester) (*runs.ScheduleState, error) {
+		return runs.ShowSchedule(ctx, pool, p.Name)
 	}
 	reason := []flag{reasonFlag}
 	cmd := group("schedules", "List, run and pause schedules of jobs", scheduleList.newCommand(c),
 		newScheduleCommand(c, command{use: "show NAME", short: "Show a schedule with its job, timetable and state"},
 			show), newScheduleRunCommand(c),
 		newScheduleCommand(c, command{use: "pause NAME", flags: reason,
-			short: "Pause a schedule: planned times are skipped, open runs continue"}, change("pause")),
+			short: "Pause a schedule: planned times are skipped, open runs continue"}, operations.PauseSchedule),
 		newScheduleCommand(c, command{use: "resume NAME", flags: reason,
-			short: "Resume a paused schedule from now on"}, change("resume")))
+			short: "Resume a paused schedule from now on"}, operations.ResumeSchedule))
 	cmd.Long = `List, run and pause schedules of jobs. The configuration defines them (schedules).
 Running processors plan them, and each planned time gets one run, whatever the number of processors.
 postern runs list --schedule NAME lists the runs.`
 	return cmd
 }
 
-var scheduleList = listCommand[runs.ScheduleState]{
+var scheduleList = listCommand[runs.ScheduleState, operations.Page]{
 	subject: "schedules with their next and last runs",
 	example: "  postern schedules list",
-	params:  admin.ScheduleParams,
-	query:   admin.Schedules,
+	query:   operations.ListPages(runs.ListSchedules),
 	columns: []column[runs.ScheduleState]{
 		{"SCHEDULE", func(s runs.ScheduleState) any { return s.Name }},
 		{"JOB", func(s runs.ScheduleState) any { return s.Job }},
@@ -146,13 +136,15 @@ func describeLastRun(s *runs.ScheduleState) string {
 }
 
 // changeSchedule reads or changes a schedule.
-type changeSchedule func(context.Context, *pgxpool.Pool, string, admin.Requester) (*runs.ScheduleState, error)
+type changeSchedule func(context.Context, *pgxpool.Pool, operations.ScheduleChange,
+	operations.Requester) (*runs.ScheduleState,
+	error)
 
 // newScheduleCommand completes a command that reads or changes a schedule and prints it.
 func newScheduleCommand(c *cli, s command, do changeSchedule) *cobra.Command {
 	s.example = "  postern schedules " + strings.TrimSuffix(s.use, "NAME") + "nightly"
 	s.run = func(x *call) error {
-		found, err := do(x.ctx, x.pool, x.args[0], x.requester())
+		found, err := do(x.ctx, x.pool, operations.ScheduleChange{Name: x.args[0], Reason: x.reason()}, operator())
 		return show(x, found, err, printSchedule)
 	}
 	return s.build(c)
@@ -166,9 +158,14 @@ The overlap policy applies: with skip it is an error while a run of the schedule
 the run waits for the end of that run.`,
 		example: `  postern schedules run nightly --reason 'after the outage'
   postern schedules run nightly --idempotency-key "build $CI_PIPELINE_ID" --no-wait`,
-		params: admin.RunScheduleParams, flags: []flag{noWaitFlag},
+		params: operations.Params(operations.RunRequest{}), flags: []flag{noWaitFlag},
 		run: func(x *call) error {
-			return x.showOrWatch(admin.RunSchedule(x.ctx, x.pool, x.args[0], operator(), x.values))
+			p, err := parse[operations.RunScheduleParams](x)
+			if err != nil {
+				return err
+			}
+			p.Name = x.args[0]
+			return x.showOrWatch(operations.RunSchedule(x.ctx, x.pool, p, operator()))
 		},
 	}.build(c)
 }

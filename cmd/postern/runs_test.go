@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -262,7 +262,7 @@ func TestSchedules_listShowRunPause(t *testing.T) {
 	b.append(t, "stripe", "evt_1", "{}")
 	b.run(t, "schedules", "list").want(t, 0, "No schedules. They are defined in the configuration", "")
 	b.run(t, "schedules", "show", "nightly").want(t, 3, "", "schedule nightly: not found")
-	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler),
+	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: operations.Jobs, Logger: slog.New(slog.DiscardHandler),
 		Interval: time.Hour}
 	p.Replace([]runs.Schedule{{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "Europe/Berlin",
 		Overlap: runs.OverlapSkip, Missed: runs.MissedRun,

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
@@ -178,7 +178,8 @@ func recordMigrations(ctx context.Context, url string, applied int) error {
 		return err
 	}
 	defer pool.Close()
-	return admin.RecordAction(ctx, pool, operator(), "migrate up", countOf(applied, "migration"))
+	return adminauth.WriteAudit(ctx, pool, operator().Actor, adminauth.AuditEntry{Action: "migrate up",
+		Target: countOf(applied, "migration")})
 }
 
 // migrationRow is a migration in the output.

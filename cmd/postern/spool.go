@@ -2,23 +2,21 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/redaction"
 )
 
 func newSpoolCommand(c *cli) *cobra.Command {
 	return group("spool", "List and remove spools of gateways: acknowledged deliveries that are not in the log yet",
-		listCommand[redaction.Spool]{
+		listCommand[redaction.Spool, operations.Page]{
 			subject: "the spools in the database: of running gateways, and of gateways that ended without " +
 				"reporting an empty spool",
 			example: "  postern spool list",
-			params:  admin.SpoolParams,
-			query:   admin.Spools,
+			query:   operations.ListPages(redaction.Spools),
 			columns: []column[redaction.Spool]{
 				{"SPOOL", func(s redaction.Spool) any { return s.Name }},
 				{"PLACE", func(s redaction.Spool) any { return s.Location }},
@@ -53,7 +51,7 @@ version that does not report the content. A gateway that still runs reports its 
 two seconds.`,
 		example: `  postern spool remove k3v5q2m4r6t7 --reason 'machine gw-2 burnt: ticket 19'
   postern spool remove k3v5q2m4r6t7 --reason 'ticket 19' --yes`,
-		params: []admin.Param{{Name: "reason", Help: "the reason; required, kept in the audit trail"}},
+		params: []operations.Param{{Name: "reason", Help: "the reason; required, kept in the audit trail"}},
 		flags:  []flag{yesFlag, {"force", "also if it reported recently or its content is unknown", false}},
 		check: func(x *call) error {
 			return x.requireReason(": the deliveries in the spool are lost, and the audit trail keeps who removed it " +
@@ -72,8 +70,8 @@ func removeSpool(x *call) error {
 		escapeControl(s.Name), escapeControl(s.Location))); err != nil || !ok {
 		return err
 	}
-	x.values.Set("force", strconv.FormatBool(x.has("force")))
-	if s, err = admin.RemoveSpool(x.ctx, x.pool, s.Name, x.values, operator()); err != nil {
+	if s, err = operations.RemoveSpool(x.ctx, x.pool, operations.RemoveSpoolParams{Name: s.Name, Reason: x.reason(),
+		Force: x.has("force")}, operator()); err != nil {
 		return err
 	}
 	return x.printf(s, "Spool %s is removed: no redaction waits for it. %s", s.Name, describeSpoolLoss(s))

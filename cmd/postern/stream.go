@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
 )
@@ -42,7 +42,7 @@ func showStreamStatus(x *call) error {
 	if conn != nil {
 		defer conn.Close()
 	}
-	v, err := admin.Stream(x.ctx, x.pool, conn)
+	v, err := operations.Stream(x.ctx, x.pool, conn)
 	if err == nil && failure != nil {
 		v.Failure = failure.Error()
 	}
@@ -55,7 +55,7 @@ func showStreamStatus(x *call) error {
 	return nil
 }
 
-func printStream(x *call, v *admin.StreamView) error {
+func printStream(x *call, v *operations.StreamView) error {
 	missing, requested := "not known", ""
 	if v.Failure == "" {
 		missing = fmt.Sprintf("about %d", v.NotInStream)
@@ -154,10 +154,10 @@ The command waits for the end of the pass and prints what was published; Ctrl-C 
 waiting. The exit status is 1 if no processor is the republisher.`,
 		example: `  postern stream republish --reason 'NATS lost its disk'
   postern stream republish --no-wait -o json`,
-		params: admin.RepublishParams,
+		params: operations.Params(operations.ReasonParams{}),
 		flags:  []flag{{noWaitFlag.name, "do not wait: request the pass and exit", false}},
 		run: func(x *call) error {
-			v, err := admin.Republish(x.ctx, x.pool, x.values, operator())
+			v, err := operations.Republish(x.ctx, x.pool, operations.ReasonParams{Reason: x.reason()}, operator())
 			if err == nil && !x.has(noWaitFlag.name) {
 				v, err = waitForRepublish(x, v.ID)
 			}

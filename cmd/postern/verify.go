@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/terminal"
@@ -92,7 +92,7 @@ func runVerify(x *call, o verify.Options) (err error) {
 	if o.Spools, err = spoolFolders(x, o.Spools); err != nil {
 		return err
 	}
-	o.Pool, o.Sources = x.pool, admin.ConfiguredSources(endpoints, o.Known)
+	o.Pool, o.Sources = x.pool, operations.ConfiguredSources(endpoints, o.Known)
 	screen, isTerminal := x.errs.(*terminal.Screen)
 	if isTerminal {
 		o.Progress = newVerifyProgress(screen)

@@ -1,4 +1,9 @@
 package admin
 
-// Mentioning returns a page of the events that mention a value, from a search with a time limit.
-var Mentioning = searchMentions
+// Parameters returns the zero value of the parameters of each route.
+func Parameters() (all []any) {
+	for _, r := range (&handler{}).routes() {
+		all = append(all, r.params)
+	}
+	return all
+}

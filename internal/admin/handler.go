@@ -1,7 +1,6 @@
-// Package admin implements what operators see and change in an instance: the queries behind the
-// command line, and the same as JSON over HTTP. The postern command and the admin server of each
-// daemon call it. It reads and changes the database only with the rights of postern_operator, and
-// never applies events itself.
+// Package admin serves the operations of operators as JSON over HTTP, with metrics and profiles of
+// the process. It decides who may call an operation. What an operation does is in the package
+// operations.
 package admin
 
 import (
@@ -11,8 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
-	"strconv"
 	"sync"
 	"time"
 
@@ -22,7 +19,6 @@ import (
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
-	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/telemetry"
@@ -84,34 +80,13 @@ func New(o Options) http.Handler {
 	}
 	pprofRoutes(e.Group("/debug/pprof", h.authorize(adminauth.Operator)))
 	api := e.Group("/api/v1", h.authorize(""))
-	api.GET("/events", list(h, Events))
-	api.GET("/objects", list(h, Objects))
-	api.GET("/outcomes", list(h, Outcomes))
-	api.GET("/rejections", list(h, Rejections))
-	api.GET("/conflicts", list(h, Conflicts))
-	api.GET("/events/:id", h.serveJSON(func(ctx context.Context, c echo.Context, values url.Values) (any, error) {
-		return Event(ctx, o.Pool, param(c, "id"), values)
-	}))
-	api.GET("/objects/:source/:type/:id",
-		h.serveJSON(func(ctx context.Context, c echo.Context, values url.Values) (any, error) {
-			return Object(ctx, o.Pool, param(c, "source"), param(c, "type"), param(c, "id"), values)
-		}))
-	api.GET("/rejections/:id", h.serveJSON(func(ctx context.Context, c echo.Context, values url.Values) (any, error) {
-		id, err := strconv.ParseInt(c.Param("id"), 10, 64)
-		if err != nil {
-			return nil, echo.ErrNotFound
+	for _, r := range h.routes() {
+		var middleware []echo.MiddlewareFunc
+		if r.method == http.MethodPost {
+			middleware = []echo.MiddlewareFunc{requireJSON, h.withIdempotencyKey}
 		}
-		return ingest.ShowRejection(ctx, o.Pool, id)
-	}))
-	api.GET("/redactions", list(h, Redactions))
-	api.GET("/audit", list(h, Audit))
-	api.GET("/retention", list(h, h.retention))
-	h.runRoutes(api)
-	h.scheduleRoutes(api)
-	h.reconcileRoutes(api)
-	h.streamRoutes(api)
-	h.spoolRoutes(api)
-	h.effectRoutes(api)
+		api.Add(r.method, r.path, h.serve(r), middleware...)
+	}
 	return e
 }
 
@@ -124,24 +99,13 @@ type handler struct {
 	tokenErrors *telemetry.LogSuppressor
 }
 
-// list serves one of the lists.
-func list[T any](h *handler, run func(context.Context, *pgxpool.Pool, url.Values) (T, error)) echo.HandlerFunc {
-	return h.serveJSON(func(ctx context.Context, _ echo.Context, values url.Values) (any, error) {
-		return run(ctx, h.Pool, values)
-	})
-}
-
-func (h *handler) serveJSON(run func(context.Context, echo.Context, url.Values) (any, error)) echo.HandlerFunc {
+// serve executes the operation of a route and writes its result as JSON.
+func (h *handler) serve(r route) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		ctx, cancel := context.WithTimeoutCause(c.Request().Context(), queryTimeout,
 			fmt.Errorf("the query took longer than %s", queryTimeout))
 		defer cancel()
-		for _, name := range c.ParamNames() {
-			if err := checkStorable(name, param(c, name)); err != nil {
-				return err
-			}
-		}
-		found, err := run(ctx, c, c.QueryParams())
+		found, err := r.run(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -151,17 +115,6 @@ func (h *handler) serveJSON(run func(context.Context, echo.Context, url.Values) 
 		}
 		return c.Blob(http.StatusOK, echo.MIMEApplicationJSON, body)
 	}
-}
-
-// param returns a part of the path. echo does not decode it where the path was escaped.
-func param(c echo.Context, name string) string {
-	text := c.Param(name)
-	if c.Request().URL.RawPath != "" {
-		if plain, err := url.PathUnescape(text); err == nil {
-			return plain
-		}
-	}
-	return text
 }
 
 func (h *handler) ready(c echo.Context) error {

@@ -40,7 +40,7 @@ var hostileJSON = []string{
 var usual = map[string]string{
 	"source": "stripe", "type": "order", "object_type": "order", "object_id": "7", "id": "7", "reason": "because",
 	"run": "1", "rule": "r", "step": "mail", "done": "true", "since": "1h", "event": "k", "job": "replay",
-	"name": "nightly", "spool": "gone", "effect": "3",
+	"name": "nightly", "spool": "gone", "effect": "3", "rebuild": "1", "stream": "1",
 }
 
 // TestRoutes_hostileParameters_areClientErrors calls all routes. A route's error about an unknown
@@ -175,6 +175,10 @@ func (w *walk) to(name, value string) string {
 	return pathParameter.ReplaceAllStringFunc(w.route.Path, func(p string) string {
 		if p[1:] == name {
 			return url.PathEscape(value)
+		}
+		if known, ok := usual[strings.TrimSuffix(strings.Split(w.route.Path, "/")[3], "s")]; ok && p != ":source" &&
+			p != ":type" { // the thing that the route is about
+			return known
 		}
 		if known, ok := usual[p[1:]]; ok {
 			return known

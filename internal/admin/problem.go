@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/idempotency"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
@@ -50,7 +51,8 @@ func problemOf(err error) *problem {
 	var p *problem
 	var he *echo.HTTPError
 	var keys *events.AmbiguousKeyError
-	var objects *SeveralObjectsError
+	var tooMany *operations.TooManyError
+	var objects *operations.SeveralObjectsError
 	switch {
 	case errors.As(err, &p):
 		return p
@@ -68,6 +70,9 @@ func problemOf(err error) *problem {
 		return &problem{Status: 422, Type: "urn:postern:problem:key-reused", Title: "idempotency key already used",
 			Detail: "This Idempotency-Key was used for another request within " +
 				"a day. Send a new key with a new request."}
+	case errors.As(err, &tooMany):
+		return &problem{Status: 422, Type: "urn:postern:problem:too-many", Title: "too many for a dry run",
+			Detail: err.Error()}
 	case errors.Is(err, events.ErrInvalid):
 		return &problem{Status: 400, Type: "urn:postern:problem:invalid", Title: "invalid request", Detail: err.Error()}
 	case errors.Is(err, events.ErrNotFound):

@@ -84,7 +84,7 @@ func TestReconcile_params_startRun(t *testing.T) {
 			`since "1h" is not before until "2h"`},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "since": "soon"}`, 400, "write an RFC 3339 time"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": "perhaps"}`, 400,
-			"choose one of true, false"},
+			"give true or false"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "full": true}`, 400, "name a type, or set objects"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "whole": true}`, 400, "does not exist"},
 		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": true, "idempotency_key": "k"}`, 400,

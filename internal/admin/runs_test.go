@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/runs"
 )
@@ -252,7 +253,7 @@ func TestRetry_params_startRun(t *testing.T) {
 // plan registers schedules, as a processor with them in its configuration does.
 func (b *testBundle) plan(t *testing.T, schedules ...runs.Schedule) {
 	t.Helper()
-	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: admin.Jobs, Logger: slog.New(slog.DiscardHandler),
+	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: operations.Jobs, Logger: slog.New(slog.DiscardHandler),
 		Interval: time.Hour}
 	p.Replace(schedules)
 	must(t, p.Tick(t.Context()))

@@ -156,7 +156,7 @@ func TestCheckSchedules_invalidSchedules_areReported(t *testing.T) {
 			`idempotency_key has no effect in a schedule`},
 		{"{job: replay, cron: '@daily', parameters: {source: nobody}}",
 			`line 3: schedules.x.parameters.source: source "nobody" is not configured`},
-		{"{job: replay, cron: '@daily', parameters: {publish: perhaps}}", `publish: give true or false`},
+		{"{job: replay, cron: '@daily', parameters: {publish: perhaps}}", `publish "perhaps": give true or false`},
 		{"{job: retention, cron: '@daily'}", `no age is set`},
 		{"{job: retention, cron: '@daily', parameters: {keys: 5}}", `keep keys at least as long as events`},
 		{"{job: retention, cron: '@daily', parameters: {bodies: soon}}", `bodies "soon" is not a number`},

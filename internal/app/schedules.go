@@ -6,17 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -27,18 +26,14 @@ import (
 func CheckSchedules(cfg *config.Config) error {
 	var errs []error
 	for _, s := range cfg.AllSchedules() {
-		build, ok := admin.Jobs[s.Job]
+		build, ok := operations.Jobs[s.Job]
 		if !ok {
 			errs = append(errs, &settings.Problem{Path: s.Path + ".job",
 				Msg: fmt.Sprintf("job %q cannot be scheduled: use one of %s", s.Job,
-					strings.Join(slices.Sorted(maps.Keys(admin.Jobs)), ", "))})
+					strings.Join(slices.Sorted(maps.Keys(operations.Jobs)), ", "))})
 			continue
 		}
-		values := url.Values{}
-		for parameter, value := range s.Parameters {
-			values.Set(parameter, value)
-		}
-		if _, err := build(context.Background(), nil, values); err != nil {
+		if _, err := build(context.Background(), nil, s.Parameters); err != nil {
 			errs = append(errs, &settings.Problem{Path: s.Path + ".parameters", Msg: err.Error()})
 		}
 		if source := s.Parameters["source"]; source != "" && cfg.Sources[source] == nil {
@@ -73,7 +68,7 @@ func (a *App) addRuns(ctx context.Context, pool *pgxpool.Pool, conn *stream.Conn
 			a.Logger.Warn("cannot create the stream of runs yet; retrying when a run has ended", "error", err)
 		}
 	}
-	a.planner = &runs.Planner{Pool: pool, Jobs: admin.Jobs, Logger: a.Logger, Interval: t.Runs.PollInterval}
+	a.planner = &runs.Planner{Pool: pool, Jobs: operations.Jobs, Logger: a.Logger, Interval: t.Runs.PollInterval}
 	a.planner.Replace(configuredSchedules(a.Config))
 	publisher := runs.NewEndPublisher(runs.EndPublisher{Pool: pool, Metrics: metrics, Logger: a.Logger,
 		Interval: t.Runs.PollInterval, RetryInterval: t.Runs.PublishRetryInterval,

@@ -38,6 +38,7 @@ var rules = []rule{
 	{"cmd/*", 100, "the programs: they parse flags and call app or a command"},
 	{"internal/app", 90, "wires the parts into processes and contains no logic of them"},
 	{"internal/admin", 80, "serves the JSON API for operators"},
+	{"internal/operations", 78, "what operators see and change, with typed parameters; commands and admin call it"},
 	{"internal/verify", 75, "checks the integrity of stored data"},
 	{"internal/doctor", 75, "checks the configuration, the machine, PostgreSQL and NATS"},
 	{"internal/retention", 75, "drops old partitions, after it has stored retained objects and archives"},

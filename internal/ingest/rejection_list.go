@@ -92,12 +92,12 @@ func ListRejections(ctx context.Context, pool *pgxpool.Pool, f RejectionFilter, 
 }
 
 // ShowRejection returns one rejected delivery with headers and body. Errors: events.ErrNotFound.
-func ShowRejection(ctx context.Context, pool *pgxpool.Pool, id int64) (*RejectionDetail, error) {
-	found, err := postgres.CollectOne(ctx, pool, scanRejection, oneRejectionSQL, id)
+func ShowRejection(ctx context.Context, db postgres.DB, id int64) (*RejectionDetail, error) {
+	found, err := postgres.CollectOne(ctx, db, scanRejection, oneRejectionSQL, id)
 	r := &RejectionDetail{Rejection: found}
 	var body []byte
 	if err == nil {
-		err = pool.QueryRow(ctx, rejectionContentSQL, id).Scan(&r.Headers, &body)
+		err = db.QueryRow(ctx, rejectionContentSQL, id).Scan(&r.Headers, &body)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("rejection %d: %w: it does not exist, or newer rejections replaced it", id,

@@ -220,9 +220,9 @@ SELECT run, actor, reason, coalesce(requested_by, 0), events, objects, conflicts
 	FROM redactions WHERE run < $1 ORDER BY run DESC LIMIT $2`
 
 // List returns a page of the audit, the newest first. Errors: events.ErrInvalid.
-func List(ctx context.Context, pool *pgxpool.Pool, cursor string, limit int) (events.Page[AuditEntry], error) {
+func List(ctx context.Context, db postgres.DB, cursor string, limit int) (events.Page[AuditEntry], error) {
 	return events.ReadPage("list redactions", cursor, limit, int64(1)<<62, func(d *AuditEntry) int64 { return d.Run },
 		func(below int64, limit int) ([]AuditEntry, error) {
-			return postgres.Collect(ctx, pool, pgx.RowToStructByPos[AuditEntry], auditSQL, below, limit)
+			return postgres.Collect(ctx, db, pgx.RowToStructByPos[AuditEntry], auditSQL, below, limit)
 		})
 }

@@ -290,7 +290,7 @@ func (p *Planner) buildRun(ctx context.Context, s *scheduleRow, due time.Time) (
 	}
 	e := &newRun{schedule: s.Name, plannedAt: &due}
 	var err error
-	e.Request, err = build(ctx, p.Pool, s.values())
+	e.Request, err = build(ctx, p.Pool, s.Parameters)
 	e.Job, e.Actor, e.Reason = s.Job, "schedule "+s.Name, "planned for "+due.UTC().Format(time.RFC3339)
 	if errors.Is(err, events.ErrInvalid) || errors.Is(err, events.ErrNotFound) {
 		e.Params, e.failure, err = s.Parameters, err.Error(), nil

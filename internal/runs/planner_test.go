@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -54,14 +53,14 @@ func instant(t *testing.T, text string) time.Time {
 
 // jobs has a job with the parameter at; it rejects "bad".
 var jobs = map[string]runs.RequestBuilder{job: func(_ context.Context, _ *pgxpool.Pool,
-	values url.Values) (o runs.Request, err error) {
-	switch values.Get("at") {
+	values map[string]string) (o runs.Request, err error) {
+	switch values["at"] {
 	case "bad":
 		return o, fmt.Errorf("%w: at", events.ErrInvalid)
 	case "away":
 		return o, errors.New("no response")
 	}
-	o.Params, o.NeedsApproval = map[string]string{"at": values.Get("at")}, values.Get("at") == "asking"
+	o.Params, o.NeedsApproval = map[string]string{"at": values["at"]}, values["at"] == "asking"
 	return o, nil
 }}
 
@@ -384,7 +383,7 @@ func TestPlanner_invalidParameters_createsFailedRun(t *testing.T) {
 	if !strings.Contains(log.String(), `level=ERROR msg="run failed" schedule=bad job=replay`) {
 		t.Error(log.String())
 	}
-	p.Jobs = map[string]runs.RequestBuilder{job: func(context.Context, *pgxpool.Pool, url.Values) (runs.Request,
+	p.Jobs = map[string]runs.RequestBuilder{job: func(context.Context, *pgxpool.Pool, map[string]string) (runs.Request,
 		error) {
 		return runs.Request{Params: 1}, nil
 	}}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -69,15 +68,6 @@ type ScheduleState struct {
 	LastEndedAt events.Instant `json:"last_ended_at"`
 }
 
-// values returns the parameters in the form that a RequestBuilder reads.
-func (s *Schedule) values() url.Values {
-	values := url.Values{}
-	for name, value := range s.Parameters {
-		values.Set(name, value)
-	}
-	return values
-}
-
 const scheduleColumns = `s.name, s.job, s.cron, s.time_zone, s.overlap, s.missed, s.parameters, s.planned_at, s.skipped,
 	s.skipped_at, s.skipped_reason, s.succeeded_at,
   s.paused_at, s.paused_by, s.configured_at, clock_now(), coalesce(l.run, 0), coalesce(l.status, ''), l.ended_at
@@ -99,11 +89,11 @@ const (
 
 // ListSchedules returns a page of schedules by name, without those that no process has had in its
 // configuration for a week. Errors: events.ErrInvalid.
-func ListSchedules(ctx context.Context, pool *pgxpool.Pool, cursor string, limit int) (events.Page[ScheduleState],
+func ListSchedules(ctx context.Context, db postgres.DB, cursor string, limit int) (events.Page[ScheduleState],
 	error) {
 	return events.ReadPage("list schedules", cursor, limit, "", func(s *ScheduleState) string { return s.Name },
 		func(after string, limit int) ([]ScheduleState, error) {
-			return postgres.Collect(ctx, pool, scanSchedule, schedulesSQL, displayFor, after, limit)
+			return postgres.Collect(ctx, db, scanSchedule, schedulesSQL, displayFor, after, limit)
 		})
 }
 
@@ -162,7 +152,7 @@ func ResumeSchedule(ctx context.Context, db postgres.DB, name string) (*Schedule
 // RequestBuilder builds a request from parameters; the caller adds actor and reason. A
 // configuration check calls it without a pool. The errors events.ErrInvalid and events.ErrNotFound
 // mean that the parameters are wrong.
-type RequestBuilder func(ctx context.Context, pool *pgxpool.Pool, parameters url.Values) (Request, error)
+type RequestBuilder func(ctx context.Context, pool *pgxpool.Pool, parameters map[string]string) (Request, error)
 
 // ScheduleRun is a run of a schedule that an operator requests now.
 type ScheduleRun struct {
@@ -187,7 +177,7 @@ func PrepareScheduleRun(ctx context.Context, pool *pgxpool.Pool, jobs map[string
 		return nil, fmt.Errorf("%w: schedule %s is of job %s, which this release does not know", events.ErrInvalid,
 			name, s.Job)
 	}
-	request, err := build(ctx, pool, s.values())
+	request, err := build(ctx, pool, s.Parameters)
 	if err != nil {
 		return nil, fmt.Errorf("plan schedule %s: %w", name, err)
 	}

@@ -20,10 +20,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/verify"
 )
@@ -217,7 +217,7 @@ func (s *site) waitUntilApplied(t *testing.T) {
 	known, err := events.RegisterSources(t.Context(), operator, nil)
 	must(t, err)
 	report, err := verify.Verify(t.Context(), verify.Options{Pool: operator, Known: known,
-		Sources: admin.ConfiguredSources(s.cfg.Endpoints(), known), Signatures: true, MaxItems: 5})
+		Sources: operations.ConfiguredSources(s.cfg.Endpoints(), known), Signatures: true, MaxItems: 5})
 	must(t, err)
 	for _, f := range report.Findings {
 		t.Errorf("%s: %d, %+v", f.Kind, f.Count, f.Items)

@@ -24,7 +24,7 @@ func adminMutants() []mutant {
 			"idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery), body)",
 			"idempotency.Fingerprint([]byte(u.EscapedPath()), []byte(u.RawQuery))"),
 		one("removes a spool and its deliveries without a reason", "internal/admin Spools",
-			"if by.Reason == \"\" {\nq.fail(\"give a reason: the deliveries in the spool are lost with it, and the "+
-				"audit records who removed it\")\n}\n", ""),
+			"if reason == \"\" {\nreturn nil, invalid(\"give a reason: the deliveries in the spool are lost with it, "+
+				"and the audit records who \" +\n\"removed it\")\n}\n", ""),
 	}
 }

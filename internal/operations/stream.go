@@ -1,19 +1,16 @@
-package admin
+package operations
 
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/labstack/echo/v4"
 
 	"github.com/postern-gateway/postern/internal/adminauth"
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
 )
@@ -73,20 +70,13 @@ func pendingInStream(all []stream.Status) (n int64) {
 	return n
 }
 
-// RepublishParams are the parameters of Republish.
-var RepublishParams = []Param{{"reason", "reason; stored with the pass"}}
-
-// Republish requests a pass of the republisher now. Errors: events.ErrInvalid.
-func Republish(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Requester) (*processor.RepublishView,
+// Republish requests a pass of the republisher now.
+func Republish(ctx context.Context, pool *pgxpool.Pool, p ReasonParams, by Requester) (*processor.RepublishView,
 	error) {
-	q := newQuery(ctx, pool, values, RepublishParams)
-	if q.err != nil {
-		return nil, q.err
-	}
-	by.Reason = strings.TrimSpace(q.text("reason"))
-	return change(ctx, pool, by, "stream republish",
+	reason := strings.TrimSpace(p.Reason)
+	return change(ctx, pool, by, "stream republish", reason,
 		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*processor.RepublishView, error) {
-			pass, err := processor.RequestRepublish(ctx, tx, by.String(), by.Reason)
+			pass, err := processor.RequestRepublish(ctx, tx, by.String(), reason)
 			if err != nil {
 				return nil, err
 			}
@@ -95,25 +85,30 @@ func Republish(ctx context.Context, pool *pgxpool.Pool, values url.Values, by Re
 		})
 }
 
-// streamRoutes serves the streams: POST /stream/republish-passes takes {"reason": "..."}.
-func (h *handler) streamRoutes(api *echo.Group) {
-	api.GET("/stream", h.serveJSON(func(ctx context.Context, _ echo.Context, _ url.Values) (any, error) {
-		return Stream(ctx, h.Pool, h.Stream)
-	}))
-	api.POST("/stream/republish-passes", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any,
-		error) {
-		values, err := parseBody(c.Request().Body)
-		if err != nil {
-			return nil, err
+// AnnounceParams select objects of the mirror to announce: all, or those of one source and type.
+type AnnounceParams struct {
+	Source string `json:"source,omitzero"`
+	Type   string `json:"type,omitzero"`
+	Reason string `json:"reason,omitzero"`
+}
+
+// Announce makes the running processors publish objects of the mirror to the feed of changes again.
+// It returns the number of objects. Errors: events.ErrNotFound for an unknown source,
+// events.ErrInvalid.
+func Announce(ctx context.Context, pool *pgxpool.Pool, p AnnounceParams, by Requester) (objects int, err error) {
+	if err := CheckStorable("type", p.Type); err != nil {
+		return 0, err
+	}
+	var source int32
+	if p.Source != "" {
+		if source, err = existingSource(ctx, pool, p.Source); err != nil {
+			return 0, err
 		}
-		return Republish(ctx, h.Pool, values, requesterOf(c))
-	}), requireJSON, h.withIdempotencyKey)
-	api.GET("/stream/republish-passes/:pass", h.serveJSON(func(ctx context.Context, c echo.Context, _ url.Values) (any,
-		error) {
-		pass, err := strconv.ParseInt(c.Param("pass"), 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("pass %q: %w", param(c, "pass"), events.ErrNotFound)
-		}
-		return processor.ShowRepublish(ctx, h.Pool, pass)
-	}))
+	}
+	// this change has many transactions, so its entry is written first, even if it is interrupted
+	if err := adminauth.WriteAudit(ctx, pool, by.Actor, adminauth.AuditEntry{Action: "objects announce",
+		Target: encode(map[string]string{"source": p.Source, "type": p.Type}), Reason: p.Reason}); err != nil {
+		return 0, err
+	}
+	return processor.Announce(ctx, pool, source, p.Type)
 }

@@ -1,29 +1,40 @@
-package admin_test
+package operations_test
 
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // paramsOf returns parameters from alternating names and values.
-func paramsOf(pairs ...string) url.Values {
-	values := url.Values{}
+func paramsOf(pairs ...string) map[string]string {
+	values := map[string]string{}
 	for i := 0; i < len(pairs); i += 2 {
-		values.Set(pairs[i], pairs[i+1])
+		values[pairs[i]] = pairs[i+1]
 	}
 	return values
+}
+
+// parseRedaction returns the parameters of the job for the given parameters.
+func parseRedaction(t *testing.T, pool *pgxpool.Pool, given map[string]string) (*redaction.Params, *redaction.Request,
+	error) {
+	t.Helper()
+	var p operations.RedactParams
+	if err := operations.Parse(&p, given); err != nil {
+		return nil, nil, err
+	}
+	return p.Redaction(t.Context(), pool)
 }
 
 // An empty account selects those without one, as in every list, and an absent one selects all. An
@@ -52,7 +63,7 @@ func TestParseRedaction_account_mustBeClear(t *testing.T) {
 	}
 	byValue := []string{"source", "shop", "path", "$.email", "value", "x@y.z"}
 	for _, c := range []struct {
-		values url.Values
+		values map[string]string
 		events int64
 	}{
 		{paramsOf(byValue...), 3},
@@ -63,14 +74,14 @@ func TestParseRedaction_account_mustBeClear(t *testing.T) {
 		{paramsOf("source", "shop", "object_type", "customer", "object", "7", "account", "b.myshopify.com"), 1},
 		{paramsOf("event", "k1", "source", "shop"), 1},
 	} {
-		o, _, err := admin.ParseRedaction(t.Context(), operator, c.values)
+		o, _, err := parseRedaction(t, operator, c.values)
 		if err != nil {
 			t.Errorf("%v: %v", c.values, err)
 		} else if n := look(o); n != c.events {
 			t.Errorf("%v: %d events, want %d", c.values, n, c.events)
 		}
 	}
-	o, _, err := admin.ParseRedaction(t.Context(), operator, paramsOf("event", "k1"))
+	o, _, err := parseRedaction(t, operator, paramsOf("event", "k1"))
 	if diff := cmp.Diff(&redaction.Params{Events: ids[1:2], Description: map[string]string{"event": "k1"}},
 		o); err != nil ||
 		diff != "" {
@@ -87,7 +98,7 @@ func TestParseRedaction_ineffectiveParams_areRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		values url.Values
+		values map[string]string
 		says   string
 	}{
 		{paramsOf("source", "shop", "object_type", "customer", "object", "7"),
@@ -108,7 +119,7 @@ func TestParseRedaction_ineffectiveParams_areRejected(t *testing.T) {
 		{paramsOf("path", "$.a", "value", "x"), "name the source"},
 		{paramsOf("event", "a", "answers", "x"), "not an event id of Postern"},
 	} {
-		if o, _, err := admin.ParseRedaction(t.Context(), db.Role(t, "operator"), c.values); !errors.Is(err,
+		if o, _, err := parseRedaction(t, db.Role(t, "operator"), c.values); !errors.Is(err,
 			events.ErrInvalid) || !strings.Contains(fmt.Sprint(err), c.says) {
 			t.Errorf("%v: %+v, %v; want it to say %q", c.values, o, err, c.says)
 		}
@@ -132,10 +143,11 @@ func TestEvents_mentions_searchAPageOfTheLogAtATime(t *testing.T) {
 		convert_to(CASE WHEN i IN (1, 2, $3::int) THEN '{"customer": "cus_1a"}' ELSE '{"customer": "cus_1ab"}' END,
 			'UTF8') FROM generate_series(1, $3::int) AS i`,
 		first, known.Number["shop"], n)
-	values := url.Values{"mentions": {"cus_1a"}, "source": {"shop"}}
+	params := operations.EventParams{Mentions: new("cus_1a")}
+	params.Source = "shop"
 	var found []string
 	for pages := 1; ; pages++ {
-		page, err := admin.Events(t.Context(), db.Role(t, "operator"), values)
+		page, err := operations.Events(t.Context(), db.Role(t, "operator"), params)
 		must(t, err)
 		for _, e := range page.Items {
 			found = append(found, e.EventID)
@@ -149,7 +161,7 @@ func TestEvents_mentions_searchAPageOfTheLogAtATime(t *testing.T) {
 		if page.SearchedTo.IsZero() {
 			t.Error("a page that is not the last does not say how far it has searched")
 		}
-		values.Set("cursor", page.Next)
+		params.Cursor = page.Next
 	}
 	if got, want := fmt.Sprint(found), fmt.Sprintf("[e%d e2 e1]", n); got != want {
 		t.Errorf("found %s, want %s", got, want)
@@ -178,7 +190,7 @@ func TestEvents_mentions_outOfTime_endThePageAfterAFewBodies(t *testing.T) {
 		var found []string
 		pages := 0
 		for cursor := ""; ; pages++ {
-			page, err := admin.Mentioning(t.Context(), db.Role(t, "operator"), events.Filter{},
+			page, err := operations.Mentioning(t.Context(), db.Role(t, "operator"), events.Filter{},
 				[]redaction.ValueMatcher{find},
 				cursor, limit, 0)
 			must(t, err)
@@ -205,7 +217,7 @@ func TestEvents_emptyMentions_areRejected(t *testing.T) {
 	pool := testkit.Database(t).Role(t, "operator")
 	many := strings.Repeat("cus_1a,", redaction.MaxMentions+1)
 	for _, mentions := range []string{"", " ", ",", many, "ada"} {
-		if _, err := admin.Events(t.Context(), pool, url.Values{"mentions": {mentions}}); !errors.Is(err,
+		if _, err := operations.Events(t.Context(), pool, operations.EventParams{Mentions: &mentions}); !errors.Is(err,
 			events.ErrInvalid) {
 			t.Errorf("mentions %q: %v", mentions, err)
 		}

@@ -1,0 +1,61 @@
+// Package operations implements what operators see and change in an instance. The commands and the
+// HTTP API call the same functions. Each takes its parameters as one struct, checks them, and reads
+// or changes the database with the rights of postern_operator. It never applies events itself.
+package operations
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// Requester requests a change.
+type Requester struct {
+	adminauth.Actor
+	// StoreResult stores the result in the transaction of the change, for a request with an
+	// idempotency key; nil for others.
+	StoreResult func(ctx context.Context, tx pgx.Tx, result any) error
+}
+
+// ReasonParams are the reason for a change, which the audit stores.
+type ReasonParams struct {
+	Reason string `json:"reason,omitzero"`
+}
+
+// changeTimeout limits the transaction of a change.
+const changeTimeout = 20 * time.Second
+
+// change executes a change in one transaction with its audit entry and with its result stored for
+// the requester. Either all are committed or none. do sets the entry's target. If do clears the
+// entry's Action, nothing was changed and no entry is written.
+func change[T any](ctx context.Context, pool *pgxpool.Pool, by Requester, action, reason string,
+	do func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (T, error)) (out T, err error) {
+	if err := CheckStorable("reason", reason); err != nil {
+		return out, err
+	}
+	var doErr error
+	err = postgres.InTx(ctx, pool, action, changeTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		e := adminauth.AuditEntry{Action: action, Reason: reason}
+		if out, doErr = do(ctx, tx, &e); doErr != nil {
+			return doErr
+		}
+		if e.Action != "" {
+			if err := adminauth.WriteAudit(ctx, tx, by.Actor, e); err != nil {
+				return err
+			}
+		}
+		if by.StoreResult == nil {
+			return nil
+		}
+		return by.StoreResult(ctx, tx, out)
+	})
+	if doErr != nil && ctx.Err() == nil {
+		err = doErr // the error already names what failed
+	}
+	return out, err
+}

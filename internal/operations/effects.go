@@ -1,0 +1,147 @@
+package operations
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// EffectParams select effects. Type has two names.
+type EffectParams struct {
+	State      string  `json:"state,omitzero" validate:"omitempty,effect_state"`
+	Rule       string  `json:"rule,omitzero"`
+	Source     string  `json:"source,omitzero"`
+	Account    *string `json:"account,omitzero"`
+	Type       string  `json:"type,omitzero"`
+	ObjectType string  `json:"object_type,omitzero"`
+	ObjectID   string  `json:"object_id,omitzero"`
+	Key        string  `json:"key,omitzero"`
+	Event      string  `json:"event,omitzero"`
+	Since      Time    `json:"since,omitzero"`
+	Until      Time    `json:"until,omitzero"`
+	Page
+}
+
+// Effects lists effects. Errors: events.ErrInvalid, events.ErrNotFound and
+// *events.AmbiguousKeyError for the event.
+func Effects(ctx context.Context, pool *pgxpool.Pool, p EffectParams) (page events.Page[effects.Effect], err error) {
+	f := effects.Filter{Account: p.Account, ID: p.ObjectID, Rule: p.Rule, State: p.State, Key: p.Key,
+		Since: p.Since.at, Until: p.Until.at}
+	if f.Type, err = either("type", p.Type, "object_type", p.ObjectType); err != nil {
+		return page, err
+	}
+	if f.Source, err = checkSource(ctx, pool, p, p.Source); err != nil {
+		return page, err
+	}
+	if p.Event != "" {
+		if f.Event, err = events.Find(ctx, pool, p.Event, f.Source); err != nil {
+			return page, err
+		}
+	}
+	return effects.List(ctx, pool, f, p.Cursor, p.limit())
+}
+
+// Effect returns one effect. Errors: events.ErrNotFound.
+func Effect(ctx context.Context, db postgres.DB, id int64) (*effects.View, error) {
+	all, err := effects.Show(ctx, db, id)
+	if err != nil {
+		return nil, err
+	}
+	return &all[0], nil
+}
+
+// CompensateParams say how effects are undone.
+type CompensateParams struct {
+	ReasonParams
+	// Partial undoes what can be undone and keeps the rest.
+	Partial bool `json:"partial,omitzero"`
+}
+
+// ResolveParams are the outcome of a step, which an operator has found out.
+type ResolveParams struct {
+	ReasonParams
+	Step string `json:"step,omitzero"`
+	// Done is required.
+	Done *bool `json:"done,omitzero"`
+	// Captured are the values of its response to capture, as a JSON object.
+	Captured json.RawMessage `json:"captured,omitzero"`
+}
+
+// ApproveEffects approves effects that await approval, all or none. Errors: events.ErrInvalid,
+// events.ErrNotFound, as for the other changes of effects.
+func ApproveEffects(ctx context.Context, pool *pgxpool.Pool, ids []int64, p ReasonParams,
+	by Requester) ([]effects.View, error) {
+	return changeEffects(ctx, pool, ids, "approve", p, p.Reason, by, func(ctx context.Context,
+		tx pgx.Tx) ([]effects.View, error) {
+		return effects.Approve(ctx, tx, ids...)
+	})
+}
+
+// RejectEffects rejects effects permanently, all or none; completed steps stay.
+func RejectEffects(ctx context.Context, pool *pgxpool.Pool, ids []int64, p ReasonParams,
+	by Requester) ([]effects.View, error) {
+	return changeEffects(ctx, pool, ids, "reject", p, p.Reason, by, func(ctx context.Context,
+		tx pgx.Tx) ([]effects.View, error) {
+		return effects.Reject(ctx, tx, p.Reason, ids...)
+	})
+}
+
+// RetryEffects retries failed effects now, all or none.
+func RetryEffects(ctx context.Context, pool *pgxpool.Pool, ids []int64, p ReasonParams,
+	by Requester) ([]effects.View, error) {
+	return changeEffects(ctx, pool, ids, "retry", p, p.Reason, by, func(ctx context.Context,
+		tx pgx.Tx) ([]effects.View, error) {
+		return effects.Retry(ctx, tx, ids...)
+	})
+}
+
+// CompensateEffects undoes the completed steps of effects, all or none.
+func CompensateEffects(ctx context.Context, pool *pgxpool.Pool, ids []int64, p CompensateParams,
+	by Requester) ([]effects.View, error) {
+	return changeEffects(ctx, pool, ids, "compensate", p, p.Reason, by, func(ctx context.Context,
+		tx pgx.Tx) ([]effects.View, error) {
+		return effects.Compensate(ctx, tx, p.Partial, ids...)
+	})
+}
+
+// ResolveEffect records the outcome of a step of one effect.
+func ResolveEffect(ctx context.Context, pool *pgxpool.Pool, ids []int64, p ResolveParams,
+	by Requester) ([]effects.View, error) {
+	if p.Step == "" || p.Done == nil {
+		return nil, invalid("give the step, and done: true or false")
+	}
+	return changeEffects(ctx, pool, ids, "resolve", p, p.Reason, by, func(ctx context.Context,
+		tx pgx.Tx) ([]effects.View, error) {
+		return effects.Resolve(ctx, tx, ids[0], effects.ResolveParams{Step: p.Step, Done: *p.Done,
+			Captured: p.Captured})
+	})
+}
+
+// changeEffects executes a change of effects in one transaction. The audit has all parameters.
+func changeEffects(ctx context.Context, pool *pgxpool.Pool, ids []int64, name string, params any, reason string,
+	by Requester, do func(context.Context, pgx.Tx) ([]effects.View, error)) ([]effects.View, error) {
+	if strings.TrimSpace(reason) == "" {
+		return nil, invalid("give a reason: it is stored in the audit")
+	}
+	return change(ctx, pool, by, "effects "+name, reason,
+		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) ([]effects.View, error) {
+			numbers := make([]string, len(ids))
+			for i, id := range ids {
+				numbers[i] = strconv.FormatInt(id, 10)
+			}
+			e.Target = "effect " + strings.Join(numbers, ", ")
+			if texts := Texts(params, "reason"); len(texts) > 0 {
+				e.Target += "; " + encode(texts)
+			}
+			return do(ctx, tx)
+		})
+}

@@ -1,0 +1,7 @@
+package operations
+
+// Mentioning returns a page of the events that mention a value, from a search with a time limit.
+var Mentioning = searchMentions
+
+// Help is the help by parameter.
+var Help = help

@@ -1,0 +1,154 @@
+package operations
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+const (
+	anyText     = "; * stands for any text"
+	trueOrFalse = "true or false"
+	sinceHelp   = "from this time on: " + timeHelp
+	untilHelp   = "before this time: " + timeHelp
+	eventHelp   = "Postern's id of the event, or the provider's key"
+	runReason   = "reason; stored with the run"
+)
+
+// help describes the parameters in a few words, by name. Where a struct means something else by a
+// name, the struct's name is before it.
+var help = map[string]string{
+	"account": "tenant inside the source (Stripe account, Shopify shop); an empty value selects only those without " +
+		"one",
+	"ambiguous": trueOrFalse,
+	"cursor":    "next_cursor of the previous page",
+	"deleted":   trueOrFalse,
+	"dry_run":   "true: only count; append nothing",
+	"event":     eventHelp,
+	"force":     "true: also if it reported recently or its content is unknown",
+	"id":        "Postern's id",
+	"ids":       "Postern's ids of events, separated by commas",
+	"job":       oneOf("job"),
+	"key":       "the provider's id of the event",
+	"limit":     fmt.Sprintf("items per page, 1 to %d (default %d)", events.MaxLimit, events.DefaultLimit),
+	"name":      "name",
+	"object_id": "id of the object",
+	"outdated":  trueOrFalse,
+	"rate": "maximum number of events per second, so that live traffic keeps its latency (default: no " +
+		"limit)",
+	"reason":          "reason; stored in the audit",
+	"refetch_pending": trueOrFalse,
+	"rule":            "name of the rule",
+	"run":             "number of the run",
+	"since":           sinceHelp,
+	"source":          "name of the source",
+	"status":          oneOf("outcome_status"),
+	"type":            "type of the object",
+	"object_type":     "the same as type, named as in the other lists",
+	"until":           untilHelp,
+	"idempotency_key": "your idempotency key (for example the planned time or the build number): a second request " +
+		"with the same key gets the same run",
+
+	"AuditParams.action":       "action, or its first words: runs pause, runs, token",
+	"AuditParams.actor":        "token, account@machine, loopback, or PostgreSQL login",
+	"BacktestParams.rule":      "name of a rule in the current configuration",
+	"BacktestParams.since":     "only changes by events stored from this time on: " + timeHelp,
+	"CompensateParams.partial": "true: undo what can be undone and keep the rest",
+	"ConflictParams.type":      "event type" + anyText,
+	"DifferenceParams.kind":    oneOf("difference_kind"),
+	"DifferenceParams.result":  oneOf("difference_result"),
+	"EffectParams.event":       "Postern's id of the event that made the change, or the provider's key",
+	"EffectParams.key":         "the effect's key",
+	"EffectParams.since":       "planned " + sinceHelp,
+	"EffectParams.state":       oneOf("effect_state"),
+	"EffectParams.until":       "planned " + untilHelp,
+	"EventName.id":             eventHelp,
+	"EventParams.mentions": "an id or e-mail address that the body or headers contain as a whole word, in upper or " +
+		"lower case; separate several by commas",
+	"EventSelection.object_id": "id of the object; if the object type is given too: the events that were " +
+		"applied to it",
+	"EventSelection.object_type":    "type of the object: invoice",
+	"EventSelection.occurred_since": "from this time of the provider on",
+	"EventSelection.occurred_until": "before this time of the provider",
+	"EventSelection.origin":         "origin of the event: " + oneOf("origin"),
+	"EventSelection.type":           "event type" + anyText + ": invoice.* (not the type of the object)",
+	"EventFilter.status":            "status of the live outcome: " + oneOf("event_status"),
+	"NewTokenParams.expires": "time of expiry: an RFC 3339 time, a date, or how long from now (12h, 90d); if absent, " +
+		"the token never expires",
+	"NewTokenParams.name": "name of the token, which the audit records: lower case, digits, - _ and .; a name is " +
+		"never used again",
+	"NewTokenParams.role": "reader (may read) or operator (may also make changes)",
+	"ObjectKey.account": "tenant inside the source (Stripe account, Shopify shop); if absent, the account that has " +
+		"the object in the mirror, else the account of the API key",
+	"ObjectParams.id":           "the provider's id of the object",
+	"ObjectParams.object_id":    "the same as id, named as in the other lists",
+	"OutcomeParams.object_type": "type of the object",
+	"RedactParams.object_type":  "type of the object",
+	"OutcomeParams.run": "number of the run, or " + events.LiveRunName +
+		": events that are applied as they arrive",
+	"RebuildParams.source": "name of the source whose objects are rebuilt",
+	"RebuildParams.swap":   "true: swap as soon as all objects are staged",
+	"RebuildParams.type":   "only objects of this type",
+	"ReconcileParams.account": "tenant inside the source (Stripe account, Shopify shop); if empty or absent, the " +
+		"account of the API key",
+	"ReconcileParams.all_accounts": "true: a run for each account that the configuration or the mirror contains, " +
+		"started by the processor that executes this run",
+	"ReconcileParams.full": "true: list all objects, even if the API can list recent changes only, and find those " +
+		"that the provider no longer has",
+	"ReconcileParams.object_id": "id of the object; requires its type",
+	"ReconcileParams.objects": "true: all objects that the API lists, of one type or of every type; false: the " +
+		"events " +
+		"that the provider sent",
+	"ReconcileParams.since": "events, or changes of objects, from this time of the provider on (default: from the " +
+		"time until which the log is complete, or as far back as the provider lists them): " + timeHelp,
+	"ReconcileParams.type": "type of the object; without an object id, all objects of the type",
+	"ReconcileParams.until": "events, or changes of objects, before this time of the provider (default: now): " +
+		timeHelp,
+	"RedactParams.answers": "Postern's id of the deletion request that this redaction answers",
+	"RedactParams.event":   eventHelp + "; all events of its delivery are redacted too",
+	"RedactParams.from_event": "Postern's id of a sender's deletion request (Shopify's customers/redact, " +
+		"shop/redact, customers/data_request)",
+	"RedactParams.include": "with mentions: types of objects, separated by commas, that are redacted although they " +
+		"name another person too",
+	"RedactParams.mentions": "ids and e-mail addresses of a person, separated by commas: everything that mentions " +
+		"one " +
+		"of them is redacted, in all sources unless one is named; - reads them from standard input, so that no shell " +
+		"history contains them",
+	"RedactParams.object": "the provider's id of the object; all events about it are redacted too",
+	"RedactParams.path":   "path of the value in bodies: $.customer.email, $.orders[*].email",
+	"RedactParams.value": "the value at the path, in upper or lower case; - reads it from standard input, so that no " +
+		"shell history contains it",
+	"RejectionParams.reason":   oneOf("rejection_reason"),
+	"RemoveSpoolParams.reason": "reason; required, and stored in the audit",
+	"ReplayParams.mode": "effects of the changes that the replay makes: state (the default: none, now or later), " +
+		"missing (only those without a ledger entry), force (as missing, and the effects of the events happen again; " +
+		"an operator must approve the run). Events that are already applied make no change; only force repeats their " +
+		"effects",
+	"ReplayParams.publish":   "true: publish the events to postern.replays.RUN.> instead of applying them",
+	"ResolveParams.captured": `the values of its response to capture, as a JSON object: {"id": "in_1"}`,
+	"ResolveParams.done":     "true: the step was executed; false: it was not",
+	"ResolveParams.step":     "name of the step",
+	"Policy.bodies":          "days to keep events",
+	"Policy.effect_keys":     "days to keep finished effects, so that they do not happen again",
+	"Policy.effects":         "days to keep the input and responses of finished effects",
+	"RetentionPolicyParams.export": "the folder to which each day is exported before it is dropped; if absent, " +
+		"retention.export, if it is set",
+	"Policy.keys":         "days to keep keys",
+	"Policy.outcomes":     "days to keep outcomes",
+	"Policy.rejections":   "days to keep rejected deliveries",
+	"Policy.runs":         "days to keep finished runs",
+	"RetryParams.event":   eventHelp,
+	"RetryParams.failure": "a text in the reason of the failure",
+	"RetryParams.run":     "number of the run of the outcomes (default: " + events.LiveRunName + ")",
+	"RetryParams.status":  "failed or dead (default: both)",
+	"RunParams.schedule":  "name of the schedule that started the run",
+	"RunParams.status":    oneOf("run_status"),
+	"RunRequest.reason":   runReason,
+}
+
+// helpOf returns the help for a parameter of a struct.
+func helpOf(params, name string) string { return cmp.Or(help[params+"."+name], help[name]) }
+
+func oneOf(choice string) string { return strings.Join(choices[choice], ", ") }

@@ -1,0 +1,127 @@
+package operations
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// RejectionParams select rejected deliveries.
+type RejectionParams struct {
+	Source string `json:"source,omitzero"`
+	Reason string `json:"reason,omitzero" validate:"omitempty,rejection_reason"`
+	Since  Time   `json:"since,omitzero"`
+	Until  Time   `json:"until,omitzero"`
+	Page
+}
+
+// Rejections lists rejected deliveries. Errors: events.ErrInvalid.
+func Rejections(ctx context.Context, pool *pgxpool.Pool, p RejectionParams) (page events.Page[ingest.Rejection],
+	err error) {
+	source, err := checkSource(ctx, pool, p, p.Source)
+	if err != nil {
+		return page, err
+	}
+	return ingest.ListRejections(ctx, pool, ingest.RejectionFilter{Source: source, Reason: p.Reason, Since: p.Since.at,
+		Until: p.Until.at}, p.Cursor, p.limit())
+}
+
+// AuditParams select audit entries.
+type AuditParams struct {
+	Since  Time   `json:"since,omitzero"`
+	Until  Time   `json:"until,omitzero"`
+	Actor  string `json:"actor,omitzero"`
+	Action string `json:"action,omitzero"`
+	Run    int64  `json:"run,omitzero"`
+	Page
+}
+
+// Audit lists audit entries. Errors: events.ErrInvalid.
+func Audit(ctx context.Context, pool *pgxpool.Pool, p AuditParams) (page events.Page[adminauth.AuditEntry], err error) {
+	if err := check(p); err != nil {
+		return page, err
+	}
+	return adminauth.ListAudit(ctx, pool, adminauth.AuditFilter{Since: p.Since.at, Until: p.Until.at, Actor: p.Actor,
+		Action: p.Action, Run: p.Run}, p.Cursor, p.limit())
+}
+
+// SourceParams select a page of what a list has of a source.
+type SourceParams struct {
+	Source string `json:"source,omitzero"`
+	Page
+}
+
+// Refetches lists the objects that wait for a refetch. Errors: events.ErrInvalid.
+func Refetches(ctx context.Context, pool *pgxpool.Pool, p SourceParams) (page events.Page[refetch.Request],
+	err error) {
+	source, err := checkSource(ctx, pool, p, p.Source)
+	if err != nil {
+		return page, err
+	}
+	return refetch.Requests(ctx, pool, source, p.Cursor, p.limit())
+}
+
+// Watermarks lists until when the log and the mirror are complete. Errors: events.ErrInvalid.
+func Watermarks(ctx context.Context, pool *pgxpool.Pool, p SourceParams) (page events.Page[reconcile.Completeness],
+	err error) {
+	source, err := checkSource(ctx, pool, p, p.Source)
+	if err != nil {
+		return page, err
+	}
+	return reconcile.Watermarks(ctx, pool, source, p.Cursor, p.limit())
+}
+
+// DifferenceParams select differences of a run.
+type DifferenceParams struct {
+	Run    int64  `json:"id"`
+	Kind   string `json:"kind,omitzero" validate:"omitempty,difference_kind"`
+	Result string `json:"result,omitzero" validate:"omitempty,difference_result"`
+	Page
+}
+
+// Differences lists the objects for which a run found a difference between mirror and provider.
+// Errors: events.ErrInvalid.
+func Differences(ctx context.Context, pool *pgxpool.Pool, p DifferenceParams) (page events.Page[reconcile.Difference],
+	err error) {
+	if err := check(p); err != nil {
+		return page, err
+	}
+	return reconcile.Differences(ctx, pool, p.Run, p.Kind, p.Result, p.Cursor, p.limit())
+}
+
+// RunParams select runs.
+type RunParams struct {
+	Job      string `json:"job,omitzero" validate:"omitempty,job"`
+	Status   string `json:"status,omitzero" validate:"omitempty,run_status"`
+	Schedule string `json:"schedule,omitzero"`
+	Page
+}
+
+// Runs lists runs. Errors: events.ErrInvalid.
+func Runs(ctx context.Context, pool *pgxpool.Pool, p RunParams) (page events.Page[runs.Run], err error) {
+	if err := check(p); err != nil {
+		return page, err
+	}
+	return runs.List(ctx, pool, runs.Filter{Job: p.Job, Status: runs.Status(p.Status), Schedule: p.Schedule}, p.Cursor,
+		p.limit())
+}
+
+// ListPages makes an operation of a list without parameters besides the page. Errors of the
+// operation: events.ErrInvalid.
+func ListPages[T any](list func(ctx context.Context, db postgres.DB, cursor string, limit int) (events.Page[T],
+	error)) func(context.Context, *pgxpool.Pool, Page) (events.Page[T], error) {
+	return func(ctx context.Context, pool *pgxpool.Pool, p Page) (page events.Page[T], err error) {
+		if err := check(p); err != nil {
+			return page, err
+		}
+		return list(ctx, pool, p.Cursor, p.limit())
+	}
+}
