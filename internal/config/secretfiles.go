@@ -18,7 +18,9 @@ func (c *Config) SecretFiles() (all []SecretFile) {
 		for i := range s.Secrets {
 			add("sources."+name+".secrets."+s.Secrets[i].Name, s.Secrets[i].File)
 		}
-		add("sources."+name+".handshake.challenge.token", s.Handshake.Challenge.Token.File)
+		if challenge := s.Handshake.Challenge; challenge != nil && challenge.Token != nil {
+			add("sources."+name+".handshake.challenge.token", challenge.Token.File)
+		}
 		add("sources."+name+".api.key", s.API.Key.File)
 	}
 	for _, name := range sortedKeys(c.Destinations) {
