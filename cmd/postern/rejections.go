@@ -129,12 +129,14 @@ func selectRejections(x *call) (*rejectionSelection, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, err = readPages(x.ctx, x.pool, operations.Rejections, p, 0, func(found []ingest.Rejection) error {
+		if _, err = readPages(x.ctx, x.pool, operations.Rejections, p, 0, func(found []ingest.Rejection) error {
 			for _, r := range found {
 				a.ids = append(a.ids, r.ID)
 			}
 			return nil
-		})
+		}); err != nil {
+			return nil, err
+		}
 	}
 	slices.Sort(a.ids)
 	a.ids = slices.Compact(a.ids)

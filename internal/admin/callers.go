@@ -13,8 +13,9 @@ import (
 	"github.com/postern-gateway/postern/internal/adminauth"
 )
 
-// Checker finds the token that a caller sent; access.TokenCache implements it. Errors:
-// access.ErrUnknown for a wrong token. After any other error the handler rejects every caller.
+// Checker finds the token that a caller sent; adminauth.TokenCache implements it. Errors:
+// adminauth.ErrUnknownToken for a wrong token. After any other error the handler rejects every
+// caller.
 type Checker interface {
 	Check(ctx context.Context, secret string) (name string, role adminauth.Role, err error)
 }

@@ -1,16 +1,11 @@
 package events
 
 import (
-	"bytes"
-	"context"
 	"crypto/sha256"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
@@ -45,41 +40,6 @@ func renderingOf(e *provider.Event) rendering {
 // isOtherVersionOf returns true if both are renderings of one event in different versions.
 func (r rendering) isOtherVersionOf(of rendering) bool {
 	return r.version != "" && of.version != "" && r.version != of.version && r.shared == of.shared
-}
-
-// findConflicts finds events with a stored key and another fingerprint. If the provider signs the
-// API version of an event, the same event in another version is a duplicate. Two endpoints pinned
-// to different versions, or a list and an endpoint, send such events. If the version is not signed,
-// anybody can write it, so a different event is a conflict.
-func findConflicts(ctx context.Context, db postgres.Querier, batch []Delivery, rows []batchRow) error {
-	stored := map[int64][]*batchRow{} // by the id of the stored event
-	for i := range rows {
-		r := &rows[i]
-		e := &batch[r.delivery].Events[r.index]
-		r.receipt.Conflict = !bytes.Equal(r.fingerprint, e.Fingerprint[:])
-		switch {
-		case !r.receipt.Conflict || !e.VersionSigned:
-		case r.receipt.ID != 0:
-			stored[r.receipt.ID] = append(stored[r.receipt.ID], r)
-		default:
-			r.receipt.Conflict = !renderingOf(e).isOtherVersionOf(r.rendering)
-		}
-	}
-	if len(stored) == 0 {
-		return nil
-	}
-	var id int64
-	var e provider.Event
-	ids := slices.Collect(maps.Keys(stored))
-	return postgres.ForEach(ctx, db, renderingsSQL, []any{ids}, []any{&id, &e.Type, &e.Account, &e.ObjectType,
-		&e.ObjectID, &e.APIVersion,
-		&e.OccurredAt}, func() error {
-		original := renderingOf(&e)
-		for _, r := range stored[id] {
-			r.receipt.Conflict = !renderingOf(&batch[r.delivery].Events[r.index]).isOtherVersionOf(original)
-		}
-		return nil
-	})
 }
 
 // isStorableTime returns true for the years 1 to 9999. Other times in a body are ignored.

@@ -2,17 +2,40 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // PhaseNotListable is the phase of a type that a scan skips, because its list cannot be read while
 // the key works. Its watermarks do not advance, and the run does not try again.
 const PhaseNotListable = "not_listable"
+
+// isListFailure reports whether a list cannot be read: it is rejected, fails repeatedly, or cannot
+// be used.
+func isListFailure(err error) bool {
+	return errors.As(err, new(*refetch.RejectedError)) || errors.As(err, new(*listError))
+}
+
+// skipType skips a type whose list cannot be read, with the reason, while the key works otherwise.
+// A key need not have access to everything, and an account need not have every product. It returns
+// the error if the run must end or be tried again.
+func (s *objectScan) skipType(ctx context.Context, err error) error {
+	if ctx.Err() != nil || !isListFailure(err) {
+		return err
+	}
+	if _, keyErr := s.CheckKey(ctx, s.params.Account); keyErr != nil { // the failure is not limited to the type
+		return keyErr
+	}
+	s.log.Warn("type skipped, because its list cannot be read", "source", s.Source.Name, "type", s.objectType, "error",
+		err)
+	return s.markNotListable(ctx, err)
+}
 
 // markNotListableSQL ends the scan of a type whose list cannot be read. It inserts a row if the
 // scan could not even start.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
-	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -163,27 +162,6 @@ func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
 type listError struct{ error }
 
 func (e *listError) Unwrap() error { return e.error }
-
-// isListFailure reports whether a list cannot be read: it is rejected, fails repeatedly, or cannot
-// be used.
-func isListFailure(err error) bool {
-	return errors.As(err, new(*refetch.RejectedError)) || errors.As(err, new(*listError))
-}
-
-// skipType skips a type whose list cannot be read, with the reason, while the key works otherwise.
-// A key need not have access to everything, and an account need not have every product. It returns
-// the error if the run must end or be tried again.
-func (s *objectScan) skipType(ctx context.Context, err error) error {
-	if ctx.Err() != nil || !isListFailure(err) {
-		return err
-	}
-	if _, keyErr := s.CheckKey(ctx, s.params.Account); keyErr != nil { // the failure is not limited to the type
-		return keyErr
-	}
-	s.log.Warn("type skipped, because its list cannot be read", "source", s.Source.Name, "type", s.objectType, "error",
-		err)
-	return s.markNotListable(ctx, err)
-}
 
 // reportScanned stores the counts of all types, and the numbers of skipped types and parts.
 func (w *execution) reportScanned(ctx context.Context, done ScanCounts, skipped map[string]int) (runs.Status, error) {
