@@ -14,7 +14,7 @@ const (
 	// reported empty.
 	statusInterval = 2 * time.Second
 	// statusDeleteTimeout bounds the last status update of a gateway that stops.
-	statusDeleteTimeout = time.Second
+	statusDeleteTimeout = 3 * time.Second
 
 	clockSQL = `SELECT clock_now()`
 
