@@ -54,7 +54,10 @@ func Parse(into any, texts map[string]string, without ...string) error {
 	known, v := Params(into, without...), reflect.ValueOf(into).Elem()
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		i := slices.IndexFunc(known, func(p Param) bool { return p.Name == name })
-		if i < 0 {
+		switch {
+		case i < 0 && len(known) == 0:
+			return invalid("parameter %q does not exist; this request has no parameters", name)
+		case i < 0:
 			return invalid("parameter %q does not exist; the parameters are %s", name, names(known))
 		}
 		if err := CheckStorable(name, texts[name]); err != nil {
@@ -142,9 +145,6 @@ func CheckStorable(name, text string) error {
 }
 
 func names(params []Param) string {
-	if len(params) == 0 {
-		return "none"
-	}
 	var all []string
 	for _, p := range params {
 		all = append(all, p.Name)

@@ -65,6 +65,10 @@ func TestParse_otherForm_isRejected(t *testing.T) {
 			t.Errorf("%s: %v, want it to say %q", name, err, c[1])
 		}
 	}
+	if err := operations.Parse(&struct{}{}, map[string]string{"x": "y"}); err == nil ||
+		!strings.Contains(err.Error(), `parameter "x" does not exist; this request has no parameters`) {
+		t.Errorf("a request without parameters: %v", err)
+	}
 	var p operations.ReplayParams
 	must(t, operations.Parse(&p, map[string]string{"ids": "", "since": "", "rate": "", "account": ""}))
 	if p.IDs == nil || len(p.IDs) != 0 || p.Account == nil || p.Rate != nil || !p.Since.IsZero() {

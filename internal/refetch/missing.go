@@ -51,8 +51,7 @@ func (f *Fetcher) checkAccountOfMissing(ctx context.Context, k versioning.Key) (
 		return false, &MissingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, and "+
 			"nothing shows that the key belongs to the account and mode of the log. So the object does not count as "+
 			"deleted: change anything in the account that sends a webhook to this source, or run postern refetches "+
-			"add, "+
-			"which accepts the result", f.Source.Name)}
+			"add, which accepts the result", f.Source.Name)}
 	}
 	return verified, err
 }
