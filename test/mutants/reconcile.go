@@ -42,8 +42,8 @@ func reconcileMutants() []mutant {
 		one("deletes many objects without an operator's approval", "ObjectScan_manyOrphans_needApproval",
 			"return dead*refetch.ApprovalDivisor > living+made, err", "return dead > living+made, err"),
 		one("lets refetches delete any number of objects in an hour", "Refetch_manyMissing_deletionsAreLimited",
-			".Scan(&dead); err != nil || dead <= approvalMinimum { return err }",
-			".Scan(&dead); err != nil || dead <= approvalMinimum*approvalDivisor { return err }"),
+			".Scan(&dead); err != nil || dead <= ApprovalMinimum { return err }",
+			".Scan(&dead); err != nil || dead <= ApprovalMinimum*ApprovalDivisor { return err }"),
 		one("deletes an object that is not listed without reading it by its id",
 			"ObjectScan_notListedObjects_areCounted",
 			"if err := s.ask(ctx, items); err != nil { return \"\", err }\n"+
