@@ -17,7 +17,7 @@ type Docs struct {
 	Objects string `json:"objects"`
 	// Unconfirmed are statements about the sender that no document of the sender confirms, as far
 	// as the authors know.
-	Unconfirmed []string `json:"unsure,omitempty"`
+	Unconfirmed []string `json:"unsure,omitempty" yaml:"unconfirmed"`
 	// Links are the sender's own documents.
 	Links []string `json:"links"`
 }

@@ -11,8 +11,10 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
+	"github.com/postern-gateway/postern/internal/provider/declared"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/settings"
+	"github.com/postern-gateway/postern/internal/signature"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -59,6 +61,16 @@ func TestProviders_each_isDocumentedRecordedAndSound(t *testing.T) {
 			}
 			if token, found := s.BodyToken(); found {
 				t.Errorf("%s reads its token from %s", p.Name(), token)
+			}
+		}
+		if of, ok := p.(interface{ Spec() declared.Spec }); ok {
+			spec, c := of.Spec(), settings.Check(p.Name())
+			spec.Events.Check(c.Under("events"))
+			for i := range spec.Objects {
+				signature.CheckFields(c.Under("objects"), &spec.Objects[i])
+			}
+			if err := c.Err(); err != nil {
+				t.Error(err)
 			}
 		}
 	}

@@ -21,7 +21,7 @@ import (
 // Name is the provider's name in the configuration.
 const Name = "api"
 
-//go:embed samples/*.json
+//go:embed spec.yaml samples
 var files embed.FS
 
 // Provider is the declared provider with checks and normalization of requests.
@@ -30,63 +30,24 @@ type Provider struct{ *declared.Provider }
 var _ provider.DirectProvider = Provider{}
 
 // New returns the provider with the objects of its samples, for the demo source.
-func New() Provider {
-	return Of(Events(), []declared.Object{{
-		Events:  []string{"com.example.order.*"},
-		Type:    declared.Templates("order"),
-		ID:      Events().Subject,
-		State:   "data",
-		Version: declared.OwnVersion("json:data.version", declared.Integer),
-		Deletes: []string{"com.example.order.deleted"},
-		Final:   true,
-	}})
-}
+func New() Provider { return Provider{described()} }
+
+var described = declared.Embedded(files, func(s *declared.Spec) {
+	s.Events.AllowSingle = true
+	s.Events.Subject = declared.Templates("{json:subject}")
+	s.Handshake, s.SetHeaders = emptyBatch, setHeaders
+})
 
 // Events says how a delivery is split and which value is the key. A list is a batch, and everything
 // else one event. The header Idempotency-Key is the key if it is present; Accept removes it from
 // events that contain their own key.
-func Events() declared.Events {
-	return declared.Events{
-		Split:       ".",
-		AllowSingle: true,
-		Key:         declared.Templates("{header:"+idempotency.Header+"}", "{json:source} {json:id}"),
-		Type:        declared.Templates("{json:type}"),
-		OccurredAt:  declared.TimeAt("json:time", declared.RFC3339),
-		APIVersion:  declared.Templates("{json:specversion}"),
-		Subject:     declared.Templates("{json:subject}"),
-	}
-}
+func Events() declared.Events { return described().Spec().Events }
 
 // Of returns the provider for a source's configured events and objects.
 func Of(events declared.Events, objects []declared.Object) Provider {
-	return Provider{declared.New(declared.Spec{
-		Name:  Name,
-		Title: "Your own services",
-		Schemes: []*signature.Scheme{{
-			Name:      "bearer",
-			Method:    signature.Token,
-			Encoding:  signature.Plain,
-			Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:Authorization")}, Prefix: bearer},
-		}},
-		Events:    events,
-		Objects:   objects,
-		Handshake: emptyBatch,
-		Samples: []provider.Sample{sample("com.example.order.created"), sample("com.example.order.updated"),
-			sample("com.example.order.deleted")},
-		Variants: declared.Variants{
-			IDs:      []string{"id"},
-			Times:    []declared.Time{*declared.TimeAt("json:time", declared.RFC3339)},
-			Objects:  []string{"subject"},
-			Versions: []string{"data.version"},
-			Counter:  "data.note",
-		},
-		SetHeaders: setHeaders,
-		Docs:       docs,
-	})}
-}
-
-func sample(eventType string) provider.Sample {
-	return declared.LoadSample(files, eventType, "samples/"+eventType+".json")
+	spec := described().Spec()
+	spec.Events, spec.Objects = events, objects
+	return Provider{declared.New(spec)}
 }
 
 // bearer precedes the token (RFC 6750); upper and lower case are equal (RFC 9110, 11.1).

@@ -16,37 +16,38 @@ import (
 type Spec struct {
 	// Name is the provider's name in the configuration, in lower case. Title is the sender's own
 	// name.
-	Name, Title string
+	Name  string `yaml:"name"`
+	Title string `yaml:"title"`
 	// Schemes are the signature schemes. A delivery is verified by any scheme that it has a
 	// signature of. Sign uses the first scheme that fits the source's first secret and the body.
-	Schemes []*signature.Scheme
+	Schemes []*signature.Scheme `yaml:"schemes"`
 	// SignedItems means that every event of a delivery is signed separately, and that the schemes
 	// read the event as the body. Split is then the path of one list.
-	SignedItems bool
+	SignedItems bool `yaml:"signed_items,omitempty"`
 	// Reject returns why a delivery must be rejected before its signature is checked (for example
 	// two contradicting headers), or nil.
-	Reject func(*provider.Source, *provider.Delivery) *provider.Rejection
+	Reject func(*provider.Source, *provider.Delivery) *provider.Rejection `yaml:"-"`
 	// Headers are stored with an event, in addition to those that schemes and events refer to.
-	Headers []string
+	Headers []string `yaml:"headers,omitempty"`
 	// Events says where a delivery contains its events, and what their keys and types are.
-	Events Events
+	Events Events `yaml:"events"`
 	// Objects says what events say about objects. The first element whose Events match is used.
-	Objects []Object
+	Objects []Object `yaml:"objects,omitempty"`
 
 	// Challenge, Handshake and Acknowledge return the responses of provider.Challenger, Handshaker
 	// and Acknowledger. They are nil if the sender needs none.
-	Challenge, Handshake, Acknowledge func(*provider.Source, *provider.Delivery) *provider.Reply
+	Challenge, Handshake, Acknowledge func(*provider.Source, *provider.Delivery) *provider.Reply `yaml:"-"`
 
 	// Samples are realistic deliveries. Variants and SetHeaders say how to make more of them.
-	Samples  []provider.Sample
-	Variants Variants
+	Samples  []provider.Sample `yaml:"-"`
+	Variants Variants          `yaml:"variants"`
 	// SetHeaders sets the headers that a sender sends in addition to the signature. Headers with
 	// the key and the type are set without it.
-	SetHeaders func(src *provider.Source, d *provider.Delivery, s provider.Sample)
+	SetHeaders func(src *provider.Source, d *provider.Delivery, s provider.Sample) `yaml:"-"`
 	// Check returns what else is wrong with a source; nil if there is nothing to check.
-	Check func(*provider.Source) error
+	Check func(*provider.Source) error `yaml:"-"`
 	// Docs is the provider's part of docs/providers.md.
-	Docs Docs
+	Docs Docs `yaml:"docs"`
 }
 
 // Docs describes a provider to people. Signature, Key and Objects are generated from the Spec if
@@ -184,15 +185,15 @@ type Version struct {
 // a form).
 type Variants struct {
 	// IDs get a new id each. If the event's id is in a header, no path is needed.
-	IDs []string
+	IDs []string `yaml:"ids,omitempty"`
 	// Times are set to the time of the event.
-	Times []Time
+	Times []Time `yaml:"times,omitempty"`
 	// Objects are the ids of the object, for --new-objects.
-	Objects []string
+	Objects []string `yaml:"objects,omitempty"`
 	// Versions are integer versions of the object. Each gets the number of the event appended.
-	Versions []string
+	Versions []string `yaml:"versions,omitempty"`
 	// Counter gets the number of the event appended, so that each event changes something visible.
-	Counter string
+	Counter string `yaml:"counter,omitempty"`
 }
 
 // Templates parses templates in the program's code.

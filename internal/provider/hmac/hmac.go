@@ -7,7 +7,6 @@ import (
 	"embed"
 	"strings"
 
-	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
 	"github.com/postern-gateway/postern/internal/signature"
 )
@@ -15,59 +14,11 @@ import (
 // Name is the provider's name in the configuration.
 const Name = "hmac"
 
-//go:embed samples/*.json
-var samples embed.FS
+//go:embed spec.yaml samples
+var files embed.FS
 
 // New returns the provider of a common kind of sender.
-func New() *declared.Provider {
-	return declared.New(declared.Spec{
-		Name:  Name,
-		Title: "Any other sender",
-		Schemes: []*signature.Scheme{{
-			Name: "hmac-sha256",
-			Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Signature")},
-				Prefix: "sha256="},
-			Message: signature.MustTemplate("{body}"),
-		}},
-		Events: declared.Events{
-			Key:        declared.Templates("{json:id}"),
-			Type:       declared.Templates("{json:type}"),
-			OccurredAt: declared.TimeAt("json:created_at", declared.Auto),
-		},
-		Objects: []declared.Object{{
-			Events:  []string{"order.*"},
-			Type:    declared.Templates("order"),
-			ID:      declared.Templates("{json:data.id}"),
-			State:   "data",
-			Version: declared.OwnVersion("json:data.version", declared.Integer),
-			Deletes: []string{"order.deleted"},
-			Final:   true,
-		}},
-		Samples: []provider.Sample{sample("order.created"), sample("order.updated"), sample("order.deleted")},
-		Variants: declared.Variants{
-			IDs:      []string{"id"},
-			Times:    []declared.Time{*declared.TimeAt("json:created_at", declared.RFC3339)},
-			Objects:  []string{"data.id"},
-			Versions: []string{"data.version"},
-			Counter:  "data.note",
-		},
-		Docs: declared.Docs{
-			Setup: "Describe in the source how the sender signs (`scheme`) and which value identifies its events " +
-				"(`events`). To mirror objects, describe how the events contain them (`objects`). To find events " +
-				"that webhooks lost, describe how Postern reads the sender's API (`api`): " +
-				"[reconciliation.md](reconciliation.md#any-other-api). [configuration.md](configuration.md) lists " +
-				"the settings, and [senders.md](senders.md) has them for many senders. The secret is the one that " +
-				"the sender shows for the endpoint. The URL to enter at the sender is " +
-				"`https://YOUR-HOST/webhooks/SOURCE`. The rest of this section applies only to the demo source of " +
-				"`postern dev`.",
-			Links: []string{"https://www.rfc-editor.org/rfc/rfc2104"},
-		},
-	})
-}
-
-func sample(eventType string) provider.Sample {
-	return declared.LoadSample(samples, eventType, "samples/"+eventType+".json")
-}
+var New = declared.Embedded(files, nil)
 
 // Of returns the provider of a source's configuration.
 func Of(schemes []*signature.Scheme, events declared.Events, objects []declared.Object,

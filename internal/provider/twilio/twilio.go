@@ -13,84 +13,27 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
-	"github.com/postern-gateway/postern/internal/signature"
 )
 
-//go:embed samples/*
+//go:embed spec.yaml samples
 var files embed.FS
 
 // New returns the provider.
-func New() *declared.Provider { return declared.New(spec) }
+var New = declared.Embedded(files, complete)
 
-// scheme returns an HMAC over the address that the operator entered at Twilio, and the given rest.
-// Twilio's own programs try the address with and without its default port.
-func scheme(name, rest string, body *signature.BodyDigest) *signature.Scheme {
-	return &signature.Scheme{
-		Name: name, Digest: signature.SHA1, Encoding: signature.Base64,
-		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Twilio-Signature")}},
-		Message:   signature.MustTemplate("{url}" + rest), Or: declared.Templates("{url|port}" + rest),
-		Body: body,
+func complete(s *declared.Spec) {
+	// Twilio's own programs try the address with and without its default port.
+	for i, message := range []string{"{url|port}{sorted_form}", "{url|port}"} {
+		s.Schemes[i].Or = declared.Templates(message)
 	}
-}
-
-var spec = declared.Spec{
-	Name: "twilio", Title: "Twilio",
-	Schemes: []*signature.Scheme{
-		scheme("twilio-form", "{sorted_form}", nil),
-		scheme("twilio-body", "", &signature.BodyDigest{From: signature.MustRef("query:bodySHA256")}),
-	},
-	Reject:  rejectOtherBody,
-	Headers: []string{"I-Twilio-Idempotency-Token"},
-	Events: declared.Events{
-		Bodies: []declared.BodyForm{declared.JSON, declared.Form},
-		Split:  ".", AllowSingle: true, // Event Streams send lists
-		// An event of a stream is identified by its id in a list, which no form can contain.
-		// Otherwise a captured form, its text split into other fields, could get the key of an
-		// event.
-		Key: declared.Templates("{root:*.id}", "{json:MessageSid}:{json:MessageStatus}",
-			"{json:MessageSid}:{json:SmsStatus}",
-			"{json:CallSid}:{json:CallStatus}:{json:SequenceNumber}", "{json:RecordingSid}:{json:RecordingStatus}"),
-		// Event Streams contain types. For forms, the type is composed of the kind of object and
-		// its status.
-		Type: declared.Templates("{json:type}", "{json:EventType}", "{json:StatusCallbackEvent}",
-			"recording.{json:RecordingStatus}", "message.{json:MessageStatus}",
-			"message.{json:SmsStatus}", "{json:CallbackSource}.{json:CallStatus}", "call.{json:CallStatus}"),
-		Account:    declared.Templates("{json:AccountSid}", "{json:data.accountSid}"),
-		OccurredAt: declared.TimeAt("json:time", declared.RFC3339),
-	},
-	Objects: []declared.Object{
-		{Events: []string{"call-progress-events.*"}, Type: declared.Templates("call"),
-			ID: declared.Templates("{json:CallSid}"), State: ".",
-			Version: declared.OwnVersion("json:SequenceNumber", declared.Integer)},
-		{Events: []string{"call.*"}, Ignored: "Twilio requests instructions for a call; the call's progress is in " +
-			"its status callbacks"},
-		{Events: []string{"message.*"}, Type: declared.Templates("message"),
-			ID:      declared.Templates("{json:MessageSid}"),
-			Partial: "the statuses of a message have no time and no number, so their order is unknown"},
-	},
+	s.Events.AllowSingle = true // Event Streams send lists
+	s.Reject, s.Check = rejectOtherBody, check
 	// A call or a message waits for instructions, and any other response than TwiML is an error
 	// that the caller hears. For other deliveries Twilio ignores the response.
-	Acknowledge: func(*provider.Source, *provider.Delivery) *provider.Reply {
+	s.Acknowledge = func(*provider.Source, *provider.Delivery) *provider.Reply {
 		return &provider.Reply{ContentType: "text/xml; charset=utf-8",
 			Body: []byte(`<?xml version="1.0" encoding="UTF-8"?><Response></Response>`)}
-	},
-	Check: check,
-	Samples: []provider.Sample{
-		declared.LoadSample(files, "message.received", "samples/received.form"),
-		declared.LoadSample(files, "message.sent", "samples/sent.form"),
-		declared.LoadSample(files, "message.delivered", "samples/delivered.form"),
-		declared.LoadSample(files, "call.ringing", "samples/voice.form"),
-		declared.LoadSample(files, "call-progress-events.initiated", "samples/initiated.form"),
-		declared.LoadSample(files, "call-progress-events.ringing", "samples/ringing.form"),
-		declared.LoadSample(files, "call-progress-events.completed", "samples/completed.form"),
-		declared.LoadSample(files, "com.twilio.messaging.message.sent", "samples/stream.json"),
-	},
-	Variants: declared.Variants{
-		IDs: []string{"MessageSid", "CallSid", "0.id", "1.id", "2.id"},
-		Times: []declared.Time{*declared.TimeAt("json:0.time", declared.RFC3339),
-			*declared.TimeAt("json:1.time", declared.RFC3339), *declared.TimeAt("json:2.time", declared.RFC3339)},
-	},
-	Docs: docs,
+	}
 }
 
 // check requires an address without a query: Twilio signs the query of each delivery, and Event
