@@ -1,6 +1,8 @@
 package hmac_test
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -203,4 +205,26 @@ func page(t *testing.T) string {
 func TestSendersPage_file_isCurrent(t *testing.T) {
 	t.Parallel()
 	providertest.Page(t, "../../../docs/senders.md", page(t))
+}
+
+// Neither a print nor an encoding shows the loaded token of a challenge.
+func TestChallengeToken_printed_isMasked(t *testing.T) {
+	t.Parallel()
+	const token = "a token"
+	from := signature.MustRef("query:hub.verify_token")
+	h := hmac.Handshake{Challenge: &hmac.Challenge{Token: &hmac.ChallengeToken{From: from, Loaded: []byte(token)}}}
+	encoded, err := json.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := string(encoded)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+		shown += fmt.Sprintf("\n"+verb, h.Challenge.Token) + fmt.Sprintf("\n"+verb, *h.Challenge.Token)
+	}
+	for _, form := range []any{token, fmt.Sprintf("%x", token), fmt.Sprintf("%d", []byte(token)),
+		base64.StdEncoding.EncodeToString([]byte(token)), fmt.Sprintf("%#v", []byte(token))} {
+		if strings.Contains(shown, strings.Trim(fmt.Sprint(form), "[]")) {
+			t.Errorf("%v is shown:\n%s", form, shown)
+		}
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"crypto/subtle"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -48,7 +50,12 @@ type ChallengeToken struct {
 	File string `yaml:"file,omitempty"`
 
 	// Loaded is the token itself, wherever it comes from.
-	Loaded []byte `yaml:"-"`
+	Loaded []byte `yaml:"-" json:"-"`
+}
+
+// Format masks the token for every verb, so that no log line or error can contain it.
+func (t ChallengeToken) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, "token from "+t.From.String())
 }
 
 // SignedHandshake is a signed POST that is not an event.
