@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider/declared"
-	"github.com/postern-gateway/postern/internal/provider/hmac"
 	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/signature"
 )
@@ -397,9 +396,9 @@ type Source struct {
 	Objects []declared.Object `yaml:"objects,omitempty"`
 	// Handshake says how Postern responds when the sender checks that the address is yours, for
 	// provider: hmac.
-	Handshake hmac.Handshake `yaml:"handshake,omitempty"`
+	Handshake declared.Handshake `yaml:"handshake,omitempty"`
 	// Reply replaces the response to a stored delivery, for provider: hmac.
-	Reply hmac.Reply `yaml:"reply,omitempty"`
+	Reply declared.Reply `yaml:"reply,omitempty"`
 	// RequireCommit: true makes the gateway respond only after the commit. While PostgreSQL is
 	// unavailable, deliveries get status 503 and do not go to the spool (ingest.spool). Use it for
 	// a sender that needs the event's id in the response. If it is false for provider: api, a

@@ -11,7 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/api"
-	"github.com/postern-gateway/postern/internal/provider/hmac"
+	"github.com/postern-gateway/postern/internal/provider/declared"
 	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/signature"
 )
@@ -195,7 +195,7 @@ func readSecrets(c *Config, env func(string) string, p loadOptions) error {
 }
 
 // readToken loads the token of a challenge from the variable or file.
-func readToken(c *hmac.Challenge, env func(string) string, p loadOptions) error {
+func readToken(c *declared.Challenge, env func(string) string, p loadOptions) error {
 	if c == nil || c.Token == nil {
 		return nil
 	}

@@ -17,7 +17,7 @@ const page = "docs/configuration.md"
 
 // sources are the Go files whose structs define the settings.
 var sources = []string{"internal/config/config.go", "internal/config/api.go", "internal/signature/scheme.go",
-	"internal/signature/key.go", "internal/provider/declared/spec.go", "internal/provider/hmac/responses.go",
+	"internal/signature/key.go", "internal/provider/declared/spec.go", "internal/provider/declared/responses.go",
 	"internal/provider/rest/spec.go", "internal/config/schedule.go", "internal/config/reconcile.go",
 	"internal/config/effects.go", "internal/config/effect_schedule.go", "internal/config/mail.go",
 	"internal/config/notify.go"}

@@ -6,7 +6,6 @@ package adyen
 import (
 	"embed"
 
-	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/declared"
 )
 
@@ -14,10 +13,4 @@ import (
 var files embed.FS
 
 // New returns the provider.
-var New = declared.Embedded(files, complete)
-
-func complete(s *declared.Spec) {
-	s.Acknowledge = func(*provider.Source, *provider.Delivery) *provider.Reply {
-		return &provider.Reply{ContentType: "text/plain", Body: []byte("[accepted]")}
-	}
-}
+var New = declared.Embedded(files, nil)

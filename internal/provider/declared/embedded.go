@@ -28,8 +28,10 @@ func Embedded(files embed.FS, complete func(*Spec)) func() *Provider {
 
 func load(files embed.FS) (Spec, error) {
 	var file struct {
-		Spec    `yaml:",inline"`
-		Samples []struct {
+		Spec      `yaml:",inline"`
+		Handshake Handshake `yaml:"handshake"`
+		Reply     Reply     `yaml:"reply"`
+		Samples   []struct {
 			Type string `yaml:"type"`
 			File string `yaml:"file"`
 		} `yaml:"samples"`
@@ -45,6 +47,7 @@ func load(files embed.FS) (Spec, error) {
 	for i, scheme := range spec.Schemes {
 		spec.Schemes[i] = scheme.Complete()
 	}
+	spec.Respond(file.Handshake, file.Reply)
 	for _, s := range file.Samples {
 		body, err := files.ReadFile("samples/" + s.File)
 		if err != nil {

@@ -27,9 +27,6 @@ const tolerance = 15 * time.Minute
 func complete(s *declared.Spec) {
 	s.Schemes[0].Timestamp.Tolerance = tolerance
 	s.Handshake = handshake
-	s.Acknowledge = func(*provider.Source, *provider.Delivery) *provider.Reply {
-		return &provider.Reply{Status: http.StatusNoContent}
-	}
 }
 
 // handshake responds to pings: of type 0 for webhook events, of type 1 for interactions (a webhook

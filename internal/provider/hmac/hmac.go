@@ -22,18 +22,17 @@ var New = declared.Embedded(files, nil)
 
 // Of returns the provider of a source's configuration.
 func Of(schemes []*signature.Scheme, events declared.Events, objects []declared.Object,
-	handshake Handshake, reply Reply) *declared.Provider {
-	return declared.New(declared.Spec{
-		Name:        Name,
-		Title:       "Any other sender",
-		Schemes:     schemes,
-		Events:      events,
-		Objects:     objects,
-		Challenge:   handshake.Challenge.responder(),
-		Handshake:   handshake.Signed.responder(),
-		Acknowledge: reply.responder(),
-		Variants:    variantPaths(&events, objects),
-	})
+	handshake declared.Handshake, reply declared.Reply) *declared.Provider {
+	spec := declared.Spec{
+		Name:     Name,
+		Title:    "Any other sender",
+		Schemes:  schemes,
+		Events:   events,
+		Objects:  objects,
+		Variants: variantPaths(&events, objects),
+	}
+	spec.Respond(handshake, reply)
+	return declared.New(spec)
 }
 
 // variantPaths says how to make another event from a user's body: the paths of its key, its times,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/declared"
 	"github.com/postern-gateway/postern/internal/provider/hmac"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/signature"
@@ -132,8 +133,9 @@ func TestHandshake_deliveries_getResponse(t *testing.T) {
 
 func TestEcho_json_isEscaped(t *testing.T) {
 	t.Parallel()
-	c := &hmac.Challenge{Echo: signature.MustRef("header:X-Okta-Verification-Challenge"), Member: "verification"}
-	p := hmac.Of(hmac.New().Schemes(), hmac.New().Spec().Events, nil, hmac.Handshake{Challenge: c}, hmac.Reply{})
+	c := &declared.Challenge{Echo: signature.MustRef("header:X-Okta-Verification-Challenge"), Member: "verification"}
+	p := hmac.Of(hmac.New().Schemes(), hmac.New().Spec().Events, nil, declared.Handshake{Challenge: c},
+		declared.Reply{})
 	got := p.Challenge(&provider.Source{},
 		&provider.Delivery{Header: http.Header{"X-Okta-Verification-Challenge": {`a"b<c`}}})
 	want := &provider.Reply{ContentType: "application/json", Body: []byte(`{"verification":"a\"b\u003cc"}`)}
@@ -212,7 +214,8 @@ func TestChallengeToken_printed_isMasked(t *testing.T) {
 	t.Parallel()
 	const token = "a token"
 	from := signature.MustRef("query:hub.verify_token")
-	h := hmac.Handshake{Challenge: &hmac.Challenge{Token: &hmac.ChallengeToken{From: from, Loaded: []byte(token)}}}
+	h := declared.Handshake{Challenge: &declared.Challenge{Token: &declared.ChallengeToken{From: from,
+		Loaded: []byte(token)}}}
 	encoded, err := json.Marshal(h)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ package slack
 
 import (
 	"embed"
-	"net/http"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -16,14 +15,7 @@ import (
 var files embed.FS
 
 // New returns the provider.
-var New = declared.Embedded(files, complete)
-
-func complete(s *declared.Spec) {
-	s.Handshake = handshake
-	s.Acknowledge = func(*provider.Source, *provider.Delivery) *provider.Reply {
-		return &provider.Reply{Status: http.StatusOK}
-	}
-}
+var New = declared.Embedded(files, func(s *declared.Spec) { s.Handshake = handshake })
 
 // maxChallenge is far above what Slack sends.
 const maxChallenge = 1024

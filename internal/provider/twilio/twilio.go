@@ -28,12 +28,6 @@ func complete(s *declared.Spec) {
 	}
 	s.Events.AllowSingle = true // Event Streams send lists
 	s.Reject, s.Check = rejectOtherBody, check
-	// A call or a message waits for instructions, and any other response than TwiML is an error
-	// that the caller hears. For other deliveries Twilio ignores the response.
-	s.Acknowledge = func(*provider.Source, *provider.Delivery) *provider.Reply {
-		return &provider.Reply{ContentType: "text/xml; charset=utf-8",
-			Body: []byte(`<?xml version="1.0" encoding="UTF-8"?><Response></Response>`)}
-	}
 }
 
 // check requires an address without a query: Twilio signs the query of each delivery, and Event

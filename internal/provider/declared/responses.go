@@ -1,4 +1,4 @@
-package hmac
+package declared
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 	"net/http"
 
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/provider/declared"
 	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/signature"
 )
@@ -129,19 +128,24 @@ const maxEcho = 4096
 
 type responder = func(*provider.Source, *provider.Delivery) *provider.Reply
 
+// Respond makes the provider respond as h and r say.
+func (s *Spec) Respond(h Handshake, r Reply) {
+	s.Challenge, s.Handshake, s.Acknowledge = h.Challenge.responder(), h.Signed.responder(), r.responder()
+}
+
 func (c *Challenge) responder() responder {
 	if c == nil {
 		return nil
 	}
 	return func(src *provider.Source, d *provider.Delivery) *provider.Reply {
-		text, ok := declared.Find(src, d, c.Echo)
+		text, ok := Find(src, d, c.Echo)
 		switch {
 		case c.Echo.Kind != signature.None && !ok:
 			return nil
 		case c.Token == nil:
 			return echo(c.Member, text)
 		}
-		received, ok := declared.Find(src, d, c.Token.From)
+		received, ok := Find(src, d, c.Token.From)
 		if !ok || subtle.ConstantTimeCompare([]byte(received), c.Token.Loaded) != 1 {
 			return &provider.Reply{Status: http.StatusForbidden, ContentType: "text/plain; charset=utf-8",
 				Body: []byte("the token does not match the configured one\n")}
@@ -155,10 +159,10 @@ func (h *SignedHandshake) responder() responder {
 		return nil
 	}
 	return func(src *provider.Source, d *provider.Delivery) *provider.Reply {
-		if is, ok := declared.Find(src, d, h.When.From); !ok || is != h.When.Is {
+		if is, ok := Find(src, d, h.When.From); !ok || is != h.When.Is {
 			return nil
 		}
-		text, _ := declared.Find(src, d, h.Echo)
+		text, _ := Find(src, d, h.Echo)
 		return echo(h.Member, text)
 	}
 }
@@ -185,6 +189,6 @@ func (r *Reply) responder() responder {
 	}
 	return func(*provider.Source, *provider.Delivery) *provider.Reply {
 		return &provider.Reply{Status: cmp.Or(r.Status, http.StatusOK), ContentType: r.ContentType,
-			Body: []byte(r.Body)}
+			Body: append([]byte(nil), r.Body...)}
 	}
 }
