@@ -36,18 +36,27 @@ func SampleToken(eventType string, n int, at time.Time) [32]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "%q %d %d", eventType, n, at.UnixNano()))
 }
 
+// SampleStory reads the steps of a provider's samples from the embedded file samples/story.json. It
+// panics on an error.
+func SampleStory[S any](files embed.FS) (steps []S) {
+	b, err := files.ReadFile("samples/story.json")
+	mustBeSample(err)
+	mustBeSample(json.Unmarshal(b, &steps))
+	return steps
+}
+
 // SampleObject reads a JSON object of a provider's samples from an embedded file, and replaces the
-// members that change, another JSON object, has too. path or change may be "". It panics on an
-// error, because both are constants that a test reads.
-func SampleObject(files embed.FS, path, change string) map[string]json.RawMessage {
+// members that change, another JSON object, has too. path may be "", and change nil. It
+// panics on an error, because both are constants that a test reads.
+func SampleObject(files embed.FS, path string, change json.RawMessage) map[string]json.RawMessage {
 	object := map[string]json.RawMessage{}
 	if path != "" {
 		b, err := files.ReadFile(path)
 		mustBeSample(err)
 		mustBeSample(json.Unmarshal(b, &object))
 	}
-	if change != "" {
-		mustBeSample(json.Unmarshal([]byte(change), &object))
+	if change != nil {
+		mustBeSample(json.Unmarshal(change, &object))
 	}
 	return object
 }

@@ -2,8 +2,10 @@ package shopify
 
 import (
 	"embed"
+	"encoding/json"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -21,45 +23,20 @@ const version = "2026-07"
 // step is one event of the samples' story: the life of an order and of its objects. Events of one
 // object share its file and its id.
 type step struct {
-	topic, file string
-	// change is laid over the object.
-	change string
+	Topic, File string
+	// Change is laid over the object.
+	Change json.RawMessage
 }
 
-var story = []step{
-	{topic: "orders/create", file: "order"},
-	{topic: "orders/updated", file: "order",
-		change: `{"updated_at": "2026-01-01T09:05:00+01:00", "note": "Please ring twice", "tags": "gift"}`},
-	{topic: "orders/paid", file: "order",
-		change: `{"updated_at": "2026-01-01T09:06:00+01:00", "note": "Please ring twice", "tags": "gift",
-		"financial_status": "paid", "total_outstanding": "0.00"}`},
-	{topic: "orders/cancelled", file: "order",
-		change: `{"updated_at": "2026-01-02T10:00:00+01:00", "note": "Please ring twice", "tags": "gift",
-		"financial_status": "refunded", "total_outstanding": "0.00",
-		"cancel_reason": "customer", "cancelled_at": "2026-01-02T10:00:00+01:00"}`},
-	{topic: "orders/delete", file: "order_deleted"},
-	{topic: "products/create", file: "product"},
-	{topic: "products/update", file: "product",
-		change: `{"updated_at": "2026-01-01T11:30:00+01:00", "title": "Kettle, one litre"}`},
-	{topic: "products/delete", file: "product_deleted"},
-	{topic: "customers/create", file: "customer"},
-	{topic: "customers/update", file: "customer",
-		change: `{"updated_at": "2026-01-01T12:00:00+01:00", "phone": "+4930000001", "note": "Prefers mail"}`},
-	{topic: "customers/delete", file: "customer_deleted"},
-	{topic: "inventory_levels/update", file: "inventory_level"},
-	{topic: "fulfillments/create", file: "fulfillment"},
-	{topic: "refunds/create", file: "refund"},
-	{topic: "app/uninstalled", file: "shop"},
-	{topic: "customers/redact", file: "redact"},
-}
+var story = sync.OnceValue(func() []step { return provider.SampleStory[step](files) })
 
 // Samples returns the events of the story. They have no event id: MakeVariant sets one, and
 // otherwise Sign makes one from type and body.
 func (Shopify) Samples() []provider.Sample {
-	out := make([]provider.Sample, len(story))
-	for i, s := range story {
-		out[i] = provider.Sample{Type: s.topic, Body: provider.SampleJSON(
-			provider.SampleObject(files, "samples/"+s.file+".json", s.change), "")}
+	out := make([]provider.Sample, len(story()))
+	for i, s := range story() {
+		out[i] = provider.Sample{Type: s.Topic, Body: provider.SampleJSON(
+			provider.SampleObject(files, "samples/"+s.File+".json", s.Change), "")}
 	}
 	return out
 }
