@@ -148,10 +148,9 @@ files that you trust. A running processor starts to apply the events at the end 
 Formats, detected if --format is not given:
   postern  lines from postern export; times, headers and ids stay unchanged
   events   one JSON line per event: the body as the provider sends it
-  list     JSON arrays of such bodies, plain or as pages of an API ({"object":"list","data":[...]}); a has_more on the
-           last page is reported
 
-Convert a table or a folder of bodies first: docs/migrating.md has the commands.
+Convert JSON arrays, pages of an API, a table or a folder of bodies first: docs/migrating.md has
+the commands.
 
 All formats except postern need --source. Events get their ids as in a gateway, which needs headers
 for some providers: --header. The time of receipt is the event's own time, if it has one, else the
@@ -163,7 +162,7 @@ reported with their number, copied unchanged to FILE.bad, and make the exit stat
 imported. A FILE.bad with other content is not overwritten.`,
 		example: `  postern import events.ndjson.zst --dry-run
   postern import events.ndjson.zst
-  stripe events list --limit 100 | postern import - --source stripe
+  stripe events list --limit 100 | jq -c '.data[]' | postern import - --source stripe
   postern import issues.ndjson --source github --header 'X-GitHub-Event: issues'`,
 		flags: []flag{reasonFlag, {"format", "`format` of the files: " + archive.FormatNames, true},
 			{"source", "`source` of all events", true},
@@ -178,7 +177,7 @@ imported. A FILE.bad with other content is not overwritten.`,
 		},
 		run: func(x *call) error { return runImport(x, headers) },
 	}.build(c)
-	completeFlag(cmd, "format", "postern", "events", "list")
+	completeFlag(cmd, "format", "postern", "events")
 	return cmd
 }
 
@@ -296,10 +295,6 @@ func printImported(x *call, done archive.ImportResult) error {
 		explained(done.Conflict, ": the same event id with different content; see postern conflicts list"), "bad",
 		explained(done.Bad, ": not an event; copied to the .bad file")); err != nil {
 		return err
-	}
-	if done.More {
-		fmt.Fprintln(x.out,
-			"The last page says has_more: the provider has more events, which are in none of these files.")
 	}
 	if done.Added > 0 && !x.has("dry-run") {
 		fmt.Fprintln(x.out, "A running processor applies them in about a minute.")

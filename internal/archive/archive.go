@@ -14,8 +14,7 @@ const Version = 1
 // timeLayout is the format of times: RFC 3339 in UTC with microseconds, the resolution of the log.
 const timeLayout = "2006-01-02T15:04:05.000000Z"
 
-// maxTextBytes bounds a line or a value that is read as one piece: six bytes for each byte of the
-// largest reasonable body.
+// maxTextBytes bounds a line: six bytes for each byte of the largest reasonable body.
 const maxTextBytes = 256 << 20
 
 // Source is a source to import events into.

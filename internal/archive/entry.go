@@ -19,15 +19,13 @@ const (
 	Postern Format = "postern"
 	// Events: one JSON body per line, as the provider sends it.
 	Events Format = "events"
-	// List: JSON arrays of such bodies, alone or as pages of an API with the array under "data".
-	List Format = "list"
 )
 
 // Formats are all formats.
-var Formats = []Format{Postern, Events, List}
+var Formats = []Format{Postern, Events}
 
 // FormatNames names all formats in messages.
-const FormatNames = "postern, events or list"
+const FormatNames = "postern or events"
 
 // entry is one event or one delivery of a file.
 type entry struct {
@@ -43,10 +41,6 @@ type entry struct {
 	// err is why the entry is not an event.
 	err error
 }
-
-// reader reads the entries of a file, io.EOF after the last one. Any other error concerns the whole
-// file and ends the reading.
-type reader interface{ next() (entry, error) }
 
 // lineReader reads lines of any length.
 type lineReader struct {
@@ -84,38 +78,29 @@ func (l *lineReader) readLine() (text []byte, err error) {
 	}
 }
 
-// posternReader reads the lines of an export.
-type posternReader struct{ lines lineReader }
-
-func (r *posternReader) next() (entry, error) {
-	text, err := r.lines.next()
+// next returns the next entry, io.EOF after the last one. Any other error concerns the whole file
+// and ends the reading.
+func (in *input) next() (entry, error) {
+	text, err := in.lines.next()
 	if err != nil {
 		return entry{}, err
 	}
-	e := entry{line: r.lines.line, raw: text}
-	l, err := parseLine(text)
-	if err != nil {
-		e.err = err
-		return e, nil
+	e := entry{line: in.lines.line, raw: text}
+	if in.format == Postern {
+		e.readExported()
+	} else {
+		e.delivery.Body = bytes.TrimSpace(text)
+		e.err = checkJSON(e.delivery.Body)
 	}
-	e.source, e.provider, e.deliveryID, e.delivery = l.source, l.provider, l.deliveryID, l.toDelivery()
 	return e, nil
 }
 
-// eventsReader reads one body per line.
-type eventsReader struct{ lines lineReader }
-
-func (r *eventsReader) next() (entry, error) {
-	text, err := r.lines.next()
+// readExported reads a line of an export.
+func (e *entry) readExported() {
+	l, err := parseLine(e.raw)
 	if err != nil {
-		return entry{}, err
+		e.err = err
+		return
 	}
-	return bodyEntry(r.lines.line, text, bytes.TrimSpace(text)), nil
-}
-
-// bodyEntry returns an entry whose body must be JSON.
-func bodyEntry(line int, raw, body []byte) entry {
-	e := entry{line: line, raw: raw, delivery: events.Delivery{Body: body}}
-	e.err = checkJSON(body)
-	return e
+	e.source, e.provider, e.deliveryID, e.delivery = l.source, l.provider, l.deliveryID, l.toDelivery()
 }

@@ -16,12 +16,12 @@ var (
 // Entries reads all entries of a file without importing them.
 func Entries(text []byte, f Format) (raws [][]byte, errs []error, err error) {
 	in := &input{name: "x", path: "x", format: f, close: func() {}}
-	if err := in.chooseReader(bytes.NewReader(text)); err != nil {
+	if err := in.readFrom(bytes.NewReader(text)); err != nil {
 		return nil, nil, err
 	}
 	defer in.close()
 	for {
-		e, err := in.reader.next()
+		e, err := in.next()
 		if errors.Is(err, io.EOF) {
 			return raws, errs, nil
 		}

@@ -70,7 +70,7 @@ type ImportParams struct {
 
 // ImportResult is the result of an import.
 type ImportResult struct {
-	// Read is the number of entries: lines or elements of a list.
+	// Read is the number of lines that are not blank.
 	Read int64 `json:"read"`
 	// Added events were appended, or would be in a dry run.
 	Added int64 `json:"new"`
@@ -83,8 +83,6 @@ type ImportResult struct {
 	Conflict int64 `json:"conflict"`
 	// Bad entries are not events; they were set aside.
 	Bad int64 `json:"unreadable"`
-	// More: the last page of an API announces further pages.
-	More bool `json:"more,omitempty"`
 }
 
 func (i *ImportResult) add(o ImportResult) {
@@ -112,7 +110,6 @@ func Import(ctx context.Context, im ImportParams, paths ...string) (all ImportRe
 			groups:         map[groupKey]int{}}
 		err := r.importFile(ctx, path)
 		all.add(r.counts)
-		all.More = r.hasMorePages(all.More)
 		if all.AtMost = appendDryRun.LimitExceeded; err != nil {
 			return all, err
 		}
@@ -166,7 +163,7 @@ func (r *importer) importFile(ctx context.Context, path string) (err error) {
 	}
 	defer func() { err = errors.Join(err, r.badEntries.close()) }()
 	for {
-		e, err := r.input.reader.next()
+		e, err := r.input.next()
 		if errors.Is(err, io.EOF) {
 			return r.flushBatch(ctx)
 		}
@@ -178,18 +175,6 @@ func (r *importer) importFile(ctx context.Context, path string) (err error) {
 			return err
 		}
 	}
-}
-
-// hasMorePages reports whether the last page announces further pages; previous is the result for
-// the earlier files.
-func (r *importer) hasMorePages(previous bool) bool {
-	if r.input == nil {
-		return previous
-	}
-	if pages, ok := r.input.reader.(*listReader); ok && pages.sawPage {
-		return pages.lastHasMore
-	}
-	return previous
 }
 
 // isSameFile reports whether two paths are the same file.

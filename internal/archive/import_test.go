@@ -181,7 +181,7 @@ func TestImport_sources_areResolved(t *testing.T) {
 		want   string
 	}{
 		"headers":      {func(im *archive.ImportParams) { im.Header = http.Header{"A": {"b"}} }, "leave out --header"},
-		"a bad format": {func(im *archive.ImportParams) { im.Format = "csv" }, "use postern, events or list"},
+		"a bad format": {func(im *archive.ImportParams) { im.Format = "csv" }, "use postern or events"},
 		"without source": {func(im *archive.ImportParams) { im.Format, im.Target = archive.Events, "" },
 			"name it with --source"},
 		"no such source": {func(im *archive.ImportParams) { im.Format, im.Target = archive.Events, "nobody" },
@@ -193,9 +193,12 @@ func TestImport_sources_areResolved(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := to.importText(t, to.importParams(), "x", []byte("what?")); err == nil ||
-		!strings.Contains(err.Error(), "--format") {
-		t.Errorf("a file that is nothing: %v", err)
+	for text, want := range map[string]string{"what?": "--format", "[\n{}]": "jq -c '.[]'",
+		"{\n\"object\": \"list\",": "jq -c '.data[]'", `{"data":[]}`: "jq -c '.data[]'"} {
+		if _, err := to.importText(t, to.importParams(), "x", []byte(text)); err == nil ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 
@@ -217,7 +220,7 @@ func (in *instance) stripes(t *testing.T, n int) (bodies []json.RawMessage) {
 	return bodies
 }
 
-// A provider's own events are read from lines, lists and pages, compressed or not. They get the
+// A provider's own events are read from lines, compressed or not. They get the
 // same keys as at the ingest endpoint, and are the same events.
 func TestImport_providerFiles_areImported(t *testing.T) {
 	t.Parallel()
@@ -226,35 +229,19 @@ func TestImport_providerFiles_areImported(t *testing.T) {
 		make func(bodies []json.RawMessage) string
 	}{
 		{"x.ndjson", func(b []json.RawMessage) string {
-			text := ""
-			for _, one := range b {
-				text += compact(one) + "\r\n\n"
-			}
-			return text
-		}},
-		{"x.json", func(b []json.RawMessage) string { return indent(b) }},
-		{"x.page", func(b []json.RawMessage) string {
-			page := func(b []json.RawMessage) string {
-				return indent(struct {
-					Object  string            `json:"object"`
-					Data    []json.RawMessage `json:"data"`
-					HasMore bool              `json:"has_more"`
-					URL     string            `json:"url"`
-				}{"list", b, true, "/v1/events]}"})
-			}
-			return page(b[:2]) + page(nil) + "\n" + page(b[2:])
+			return strings.ReplaceAll(lines(b), "\n", "\r\n\n")
 		}},
 		{"x.ndjson.gz", func(b []json.RawMessage) string {
 			var out strings.Builder
 			w := gzip.NewWriter(&out)
-			fmt.Fprint(w, indent(b))
+			fmt.Fprint(w, lines(b))
 			w.Close()
 			return out.String()
 		}},
 		{"stdin", func(b []json.RawMessage) string {
 			w, _ := zstd.NewWriter(nil)
 			defer w.Close()
-			return string(w.EncodeAll([]byte(indent(b)), nil))
+			return string(w.EncodeAll([]byte(lines(b)), nil))
 		}},
 	} {
 		in := setup(t)
@@ -267,7 +254,7 @@ func TestImport_providerFiles_areImported(t *testing.T) {
 		}
 		im := in.importParams()
 		im.Target = "stripe"
-		want := archive.ImportResult{Read: 4, Added: 3, Duplicate: 1, More: c.name == "x.page"}
+		want := archive.ImportResult{Read: 4, Added: 3, Duplicate: 1}
 		if c.name == "stdin" {
 			im.Stdin = strings.NewReader(c.make(bodies))
 			if got, err := archive.Import(t.Context(), im, archive.Stdin); err != nil || got != want {
@@ -297,29 +284,31 @@ func compact(b []byte) string {
 	return string(out)
 }
 
-func indent(v any) string {
-	out, _ := json.MarshalIndent(v, "", "  ")
-	return string(out)
+// lines returns the bodies as one line each.
+func lines(bodies []json.RawMessage) (text string) {
+	for _, one := range bodies {
+		text += compact(one) + "\n"
+	}
+	return text
 }
 
-// An element of a list is stored with its exact bytes. An unreadable element does not prevent
-// reading the others.
-func TestImport_listElements_keepBytes(t *testing.T) {
+// A body is stored with its exact bytes. An unreadable line does not prevent reading the others.
+func TestImport_lines_keepBytes(t *testing.T) {
 	t.Parallel()
 	in := setup(t)
 	im := in.importParams()
 	im.Target = "stripe"
 	bad := keepReports(&im)
 	const exact = `{ "id" : "evt_1",  "object":"event", "type":"a.b\u0041", "x":"]}\"," }`
-	text := "[\n " + exact + ",\n {\"broken\": tru},\n 17,\n " +
-		"{\"id\":\"evt_2\",\"object\":\"event\",\"type\":\"t\"},\n {\"id\":"
+	text := " " + exact + " \n\n {\"broken\": tru}\n 17\n " +
+		"{\"id\":\"evt_2\",\"object\":\"event\",\"type\":\"t\"}\n {\"id\":"
 	in.wantImport(t, im, "x.json", []byte(text), archive.ImportResult{Read: 5, Added: 2, Bad: 3})
 	if got := in.db.QueryStrings(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE event_id = 'evt_1'`); len(
 		got) != 1 ||
 		got[0] != exact {
 		t.Errorf("body %q", got)
 	}
-	want := []string{":3 invalid JSON", ":4 ", ":6 the file ends in the middle"}
+	want := []string{":3 invalid JSON", ":4 ", ":6 invalid JSON"}
 	for i, text := range want {
 		if len(*bad) != len(want) || !strings.HasPrefix((*bad)[i], text) {
 			t.Errorf("bad %q, want %q", *bad, want)

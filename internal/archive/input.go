@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 )
 
@@ -22,7 +23,7 @@ type input struct {
 	stdin      bool
 	format     Format
 	modified   time.Time
-	reader     reader
+	lines      lineReader
 	close      func()
 }
 
@@ -31,7 +32,7 @@ func (im *ImportParams) open(path string) (*input, error) {
 	in := &input{name: filepath.Base(path), path: path, format: im.Format, modified: im.Now, close: func() {}}
 	if path == Stdin {
 		in.name, in.path, in.stdin = "stdin", "stdin", true
-		return in, in.chooseReader(im.Stdin)
+		return in, in.readFrom(im.Stdin)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -41,7 +42,7 @@ func (im *ImportParams) open(path string) (*input, error) {
 	info, err := f.Stat()
 	if err == nil {
 		in.modified = info.ModTime()
-		err = in.chooseReader(f)
+		err = in.readFrom(f)
 	}
 	if err != nil {
 		in.close()
@@ -50,8 +51,8 @@ func (im *ImportParams) open(path string) (*input, error) {
 	return in, nil
 }
 
-// chooseReader sets the reader of a file.
-func (in *input) chooseReader(from io.Reader) error {
+// readFrom decompresses the contents and detects their format.
+func (in *input) readFrom(from io.Reader) error {
 	unpacked, err := decompress(from)
 	if err != nil {
 		return fmt.Errorf("%s: %w", in.path, err)
@@ -67,16 +68,10 @@ func (in *input) chooseReader(from io.Reader) error {
 			return fmt.Errorf("%s: %w", in.path, err)
 		}
 	}
-	switch in.format {
-	case Postern:
-		in.reader = &posternReader{lineReader{in: buf}}
-	case Events:
-		in.reader = &eventsReader{lineReader{in: buf}}
-	case List:
-		in.reader = &listReader{in: buf}
-	default:
+	if !slices.Contains(Formats, in.format) {
 		return fmt.Errorf("%s: format %q is not known: use %s", in.path, in.format, FormatNames)
 	}
+	in.lines.in = buf
 	return nil
 }
 
@@ -95,8 +90,11 @@ func detect(in *bufio.Reader) (Format, error) {
 	switch {
 	case exportPattern.Match(first):
 		return Postern, nil
-	case pagePattern.Match(start), bytes.HasPrefix(first, []byte("[")):
-		return List, nil
+	case pagePattern.Match(start):
+		return "", errors.New(`a page of an API: import one event per line, as jq -c '.data[]' writes them`)
+	case bytes.HasPrefix(first, []byte("[")):
+		return "", errors.New(`a JSON array: import one event per line, as jq -c '.[]' writes them, or use ` +
+			"--format events if each line is a delivery with many events")
 	case bytes.HasPrefix(first, []byte("{")):
 		return Events, nil
 	case len(first) == 0:

@@ -187,7 +187,7 @@ func TestImport_otherContent_isBad(t *testing.T) {
 	in := setup(t)
 	typeless := in.declared(t, "{key: '{json:id}'}")
 	many := in.importInto("hubspot")
-	many.Format = archive.Events // a line that is an array looks like a list
+	many.Format = archive.Events // a line that is an array may also begin a JSON array of events
 	forms := in.declared(t, "{body: [json, form], key: '{json:id}', type: '{json:t}'}")
 	for what, c := range map[string]struct {
 		im       archive.ImportParams
@@ -196,9 +196,12 @@ func TestImport_otherContent_isBad(t *testing.T) {
 		reported []string
 	}{
 		"objects that are no events": {in.importInto("stripe"),
-			write(t, "x.json", `[{"id":"cus_1","object":"customer","created":1780000000}, `+
-				`{"id":"pm_1","object":"payment_method","type":"card"}, {"id":"evt_1","object":"event"},
-			{"id":"evt_2","type":"t"}, {"id":"evt_3","object":"v2.core.event","type":"t"}, 17]`),
+			write(t, "x.json", `{"id":"cus_1","object":"customer","created":1780000000}
+				{"id":"pm_1","object":"payment_method","type":"card"}
+				{"id":"evt_1","object":"event"}
+				{"id":"evt_2","type":"t"}
+				{"id":"evt_3","object":"v2.core.event","type":"t"}
+				17`),
 			archive.ImportResult{Read: 6, Added: 2, Bad: 4},
 			[]string{`a "customer", not an event`, `a "payment_method", not an event`,
 				"cannot determine the event type",
@@ -245,13 +248,15 @@ func TestImport_allSamples_areImported(t *testing.T) {
 				t.Fatal(err)
 			}
 			im := in.importInto(e.Source.Name)
-			im.Header, im.Format = d.Header, archive.List
+			im.Header, im.Format = d.Header, archive.Events
 			im.Report = func(where string, why error) {
 				if json.Valid(d.Body) {
 					t.Errorf("%s: %s: %v", e.Source.Name, where, why)
 				}
 			}
-			done, err := archive.Import(t.Context(), im, write(t, fmt.Sprint(i), "["+string(d.Body)+"]"))
+			var line bytes.Buffer
+			_ = json.Compact(&line, d.Body) // other bodies leave an empty file
+			done, err := archive.Import(t.Context(), im, write(t, fmt.Sprint(i), line.String()))
 			if err != nil || json.Valid(d.Body) && (done.Read != 1 || done.Added < 1) {
 				t.Errorf("%s %d: %+v, %v", e.Source.Name, i, done, err)
 			}
@@ -267,81 +272,4 @@ func (in *instance) importInto(source string, headers ...string) archive.ImportP
 		im.Header.Set(headers[i], headers[i+1])
 	}
 	return im
-}
-
-// An object without a list is reported and set aside: it may be a page of another form, one event,
-// or an API's error.
-func TestListReader_otherObjects_areBad(t *testing.T) {
-	t.Parallel()
-	in := setup(t)
-	for name, c := range map[string]struct {
-		text string
-		want archive.ImportResult
-		bad  string
-	}{
-		"another name": {`{"events":[{"id":"evt_1","object":"event","type":"t"}]}` + "\n",
-			archive.ImportResult{Read: 1, Bad: 1}, `{"events":[{"id":"evt_1","object":"event","type":"t"}]}` + "\n"},
-		"one event": {"\n {\"id\":\"evt_1\", \"data\":\n{\"object\":{}}} \n", archive.ImportResult{Read: 1, Bad: 1},
-			"{\"id\":\"evt_1\", \"data\":\n{\"object\":{}}}\n"},
-		"a complaint": {`{"error":{"message":"Invalid API Key"}}`, archive.ImportResult{Read: 1, Bad: 1},
-			`{"error":{"message":"Invalid API Key"}}` + "\n"},
-		"no data": {`{"object":"list","data":{"data":[1]}}`, archive.ImportResult{Read: 1, Bad: 1},
-			`{"object":"list","data":{"data":[1]}}` + "\n"},
-		"nothing": {`{}`, archive.ImportResult{Read: 1, Bad: 1}, "{}\n"},
-		"beside pages": {`{"data":[]} {"x":1} {"a":"}","data":[{"id":"evt_2","object":"event","type":"t"}]}` +
-			`{"y":{"data":[]}} []`,
-			archive.ImportResult{Read: 3, Added: 1, Bad: 2}, "{\"x\":1}\n{\"y\":{\"data\":[]}}\n"},
-		"cut": {`{"object":"list","url":`, archive.ImportResult{Read: 1, Bad: 1}, `{"object":"list","url":` +
-			"\n"},
-		"empty ones": {`{"object":"list","data":[]} {"data":null} []`, archive.ImportResult{}, ""},
-	} {
-		im := in.importParams()
-		var reported []string
-		im.Target, im.Format, im.BadPath = "stripe", archive.List, filepath.Join(t.TempDir(), "bad")
-		im.Report = func(where string, why error) { reported = append(reported, where+" "+why.Error()) }
-		in.wantImport(t, im, "x.json", []byte(c.text), c.want)
-		if bad, err := os.ReadFile(im.BadPath); string(bad) != c.bad ||
-			len(reported) != int(c.want.Bad) || err != nil && c.bad != "" {
-			t.Errorf("%s: set aside %q, reported %q, %v", name, bad, reported, err)
-		}
-		if name == "one event" && !strings.Contains(reported[0], `x.json:2 an object without a list under "data"`) {
-			t.Errorf("reported %q", reported)
-		}
-	}
-}
-
-// An import reports if the files have only some of an API's pages: the last page announces further
-// ones.
-func TestImport_morePages_isReported(t *testing.T) {
-	t.Parallel()
-	in := setup(t)
-	im := in.importParams()
-	im.Target = "stripe"
-	page := func(id string, more any) string {
-		return fmt.Sprintf(`{"object":"list","data":[{"id":"evt_%s","object":"event","type":"t"}],"has_more":%v}`, id,
-			more)
-	}
-	for _, c := range []struct {
-		files []string
-		more  bool
-	}{
-		{[]string{page("1", true)}, true},
-		{[]string{page("1", true) + page("2", true)}, true},
-		{[]string{page("1", true) + page("2", false)}, false},
-		{[]string{page("1", true), page("2", false)}, false},
-		{[]string{page("1", false), page("2", true)}, true},
-		{[]string{page("1", true), "[]"}, true},
-		{[]string{`{"has_more":true,"object":"list","data":[]}`}, true},
-		{[]string{`{"has_more":true,"data":[]}{"data":[]}`}, false},
-		{[]string{page("1", `"true"`)}, false},
-	} {
-		var paths []string
-		im.Format = archive.List
-		for _, text := range c.files {
-			paths = append(paths, write(t, "x.json", text))
-		}
-		if done, err := archive.Import(t.Context(), im, paths...); err != nil || done.More != c.more || done.Bad != 0 {
-			t.Errorf("%s: %+v, %v", c.files, done, err)
-		}
-	}
 }
