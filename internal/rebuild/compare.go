@@ -194,7 +194,7 @@ func (c *comparison) page(ctx context.Context) (*Page, error) {
 		next := events.MakeCursor(end.Account, end.Type, end.ID)
 		page.Next = &next
 	} else {
-		dead, err := countDead(ctx, c.pool, deadSQL, c.run.ID)
+		dead, err := countDead(ctx, c.pool, c.run.ID)
 		if err != nil {
 			return nil, err
 		}

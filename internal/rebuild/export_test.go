@@ -3,7 +3,6 @@ package rebuild
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -32,14 +31,8 @@ func BeforeLock(r *Runner, do func()) {
 // StagedLock is the class of the locks under which staged rows are cleared.
 const StagedLock = stagedLock
 
-// FullScanSQL returns the statements that read all failures of a run.
-func FullScanSQL() []string { return []string{missedSQL, deadSQL} }
-
-// ReadsFailures reports whether a statement reads failures of a run.
-func ReadsFailures(sql string) bool {
-	return slices.Contains(append(FullScanSQL(), missedAmongSQL, deadAmongSQL, pendingFailuresSQL, changesSinceSQL),
-		sql)
-}
+// FailuresSQL returns the statements that read the failures of a run.
+func FailuresSQL() []string { return []string{missedSQL, deadSQL} }
 
 // SwapStatements returns the statements of swaps, by a name.
 func SwapStatements() map[string]string {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -87,26 +87,16 @@ func (w *work) retryFailed(ctx context.Context, ids []int64, try int) (bool, err
 }
 
 const (
-	// fromAll and fromSome select the failed and dead outcomes of a run: all of them, or those of
-	// some events.
-	fromAll  = `outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead')`
-	fromSome = `unnest($2::bigint[]) AS k(id), LATERAL (SELECT x.* FROM outcomes x WHERE x.event_id = k.id
-		AND x.run = $1 OFFSET 0) o WHERE o.status IN ('failed', 'dead')`
-
 	// missedSQL finds events that failed in a run and were applied to the mirror since, by a retry
 	// or a replay.
-	missedSQL      = selectMissed + fromAll + whereMissed + ` AND o.event_id > $2 ORDER BY o.event_id LIMIT $3`
-	missedAmongSQL = selectMissed + fromSome + whereMissed + ` AND o.event_id > $3 ORDER BY o.event_id LIMIT $4`
-	selectMissed   = `
-SELECT o.event_id, o.status FROM `
-	whereMissed = ` AND NOT ` + rejectedByProvider + ` AND ` + inMirror
+	missedSQL = `
+SELECT o.event_id, o.status FROM outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead') AND NOT ` +
+		rejectedByProvider + ` AND ` + inMirror + ` AND o.event_id > $2 ORDER BY o.event_id LIMIT $3`
 
-	deadSQL      = selectDead + fromAll + whereDead
-	deadAmongSQL = selectDead + fromSome + whereDead
-	selectDead   = `
-SELECT count(*), coalesce(min(o.event_id), 0), coalesce((array_agg(o.reason ORDER BY o.event_id))[1], '') FROM `
-	whereDead = ` AND o.status = 'dead' AND ` + rejectedByProvider + ` AND NOT ` + overriddenByDelete + ` AND ` +
-		inMirror
+	deadSQL = `
+SELECT count(*), coalesce(min(o.event_id), 0), coalesce((array_agg(o.reason ORDER BY o.event_id))[1], '')
+FROM outcomes o WHERE o.run = $1 AND o.status = 'dead' AND ` + rejectedByProvider + ` AND NOT ` + overriddenByDelete +
+		` AND ` + inMirror
 
 	// overriddenByDelete tells that an event is dead in the rebuild because a permanent delete
 	// comes before it, and that the mirror applied this delete after the event.
@@ -117,18 +107,13 @@ SELECT count(*), coalesce(min(o.event_id), 0), coalesce((array_agg(o.reason ORDE
 
 // stageMissed stages events that failed in the rebuild and were applied to the mirror since.
 // Without them the swap would remove their changes from the mirror permanently. Events that are in
-// the mirror and dead in the rebuild stop the swap, unless an operator has accepted them. It checks
-// some events, or all if some is nil.
-func (w *work) stageMissed(ctx context.Context, some []int64) (runs.Status, error) {
-	findMissed, findDead, args := missedSQL, deadSQL, []any{w.lease.Run.ID}
-	if some != nil {
-		findMissed, findDead, args = missedAmongSQL, deadAmongSQL, append(args, some)
-	}
+// the mirror and dead in the rebuild stop the swap, unless an operator has accepted them.
+func (w *work) stageMissed(ctx context.Context) (runs.Status, error) {
 	for after := int64(0); ; {
 		var ids []int64
 		before := map[versioning.Status]int64{}
 		var status versioning.Status
-		if err := postgres.ForEach(ctx, w.Pool, findMissed, append(slices.Clone(args), after, w.Settings.Chunk),
+		if err := postgres.ForEach(ctx, w.Pool, missedSQL, []any{w.lease.Run.ID, after, w.Settings.Chunk},
 			[]any{&after, &status}, func() error {
 				ids = append(ids, after)
 				before[status]++
@@ -143,11 +128,14 @@ func (w *work) stageMissed(ctx context.Context, some []int64) (runs.Status, erro
 			return status, err
 		}
 	}
-	dead, err := countDead(ctx, w.Pool, findDead, args...)
+	if w.params.AcceptDead {
+		return runs.Running, nil
+	}
+	dead, err := countDead(ctx, w.Pool, w.lease.Run.ID)
 	if err != nil {
 		return "", err
 	}
-	if dead.Events > 0 && !w.params.AcceptDead {
+	if dead.Events > 0 {
 		return "", runs.Permanent(fmt.Errorf("%d events that were applied live are dead now, the first of them %d "+
 			"(%s), and the mirror would lose their changes: rebuild without --yes, compare, and then swap if this "+
 			"is intended", dead.Events, dead.First, dead.Reason))
@@ -185,15 +173,10 @@ type DeadEvents struct {
 	Reason string `json:"reason"`
 }
 
-// countDead counts dead events with deadSQL or deadAmongSQL. The first argument is the run.
-func countDead(ctx context.Context, db querier, sql string, args ...any) (d DeadEvents, err error) {
-	if err := db.QueryRow(ctx, sql, args...).Scan(&d.Events, &d.First, &d.Reason); err != nil {
-		return d, fmt.Errorf("find dead events of run %d: %w", args[0], err)
+// countDead counts the events that are in the mirror and dead in a run.
+func countDead(ctx context.Context, pool *pgxpool.Pool, run int64) (d DeadEvents, err error) {
+	if err := pool.QueryRow(ctx, deadSQL, run).Scan(&d.Events, &d.First, &d.Reason); err != nil {
+		return d, fmt.Errorf("find dead events of run %d: %w", run, err)
 	}
 	return d, nil
-}
-
-// querier is a pool or a transaction.
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }

@@ -73,10 +73,7 @@ func (w *work) prepareSwap(ctx context.Context) (runs.Status, error) {
 	if status, err := w.catchUp(ctx); err != nil || status != runs.Running {
 		return status, err
 	}
-	if err := w.findPendingFailures(ctx); err != nil {
-		return "", err
-	}
-	if status, err := w.stageMissed(ctx, nil); err != nil || status != runs.Running {
+	if status, err := w.stageMissed(ctx); err != nil || status != runs.Running {
 		return status, err
 	}
 	if err := w.beforeStep("compare"); err != nil {

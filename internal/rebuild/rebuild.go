@@ -96,8 +96,6 @@ type work struct {
 	single bool
 	// differing are the objects that a swap must examine, nil before the first comparison.
 	differing *keySet
-	// pendingFailures are checked again under the lock of the swap.
-	pendingFailures pendingFailures
 }
 
 // Execute stages the events that the run has not staged yet. Then it swaps if requested, or pauses

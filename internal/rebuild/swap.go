@@ -238,7 +238,7 @@ func (w *work) catchUpLocked(ctx context.Context) error {
 		status, err = w.stageLog(soon)
 	}
 	if err == nil && status == runs.Running {
-		status, err = w.stageMissedSince(soon)
+		status, err = w.stageMissed(soon)
 	}
 	switch {
 	case err != nil && ctx.Err() == nil && soon.Err() != nil:

@@ -38,7 +38,7 @@ func replayMutants() []mutant {
 			"Type: w.order.Type, Wrote: w.differing.add"),
 		one("loses objects at a swap that were repaired in the mirror meanwhile",
 			"internal/rebuild Swap_failedEventAppliedLive_isNotLost",
-			"if err == nil && status == runs.Running { status, err = w.stageMissedSince(soon) }",
-			"_ = w.stageMissedSince"),
+			"if err == nil && status == runs.Running { status, err = w.stageMissed(soon) }",
+			"_ = w.stageMissed"),
 	}
 }
