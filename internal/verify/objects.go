@@ -108,10 +108,6 @@ type objectPair struct {
 	stored, computed *versioning.Object
 	// outdated is true if an older rule may have decided a part of it.
 	outdated bool
-	// currentRuleOnly is the result of those events that the current rule decided. It is computed
-	// only if the object differs and an older rule may be the reason; otherwise it is nil. The
-	// stored object must not be older than it.
-	currentRuleOnly *versioning.Object
 	// anomaly is the first event that was applied and now has no state of the object.
 	anomaly apply.Anomaly
 }
@@ -137,13 +133,10 @@ func (w *verification) checkObjects(ctx context.Context, tx pgx.Tx, keys []versi
 			overwritten = append(overwritten, object)
 		}
 	}
-	if err := w.applyEvents(ctx, tx, pairs, overwritten, eventSelection{overwritesOnly: true}); err != nil {
+	if err := w.applyEvents(ctx, tx, pairs, overwritten, true); err != nil {
 		return err
 	}
-	if err := w.applyEvents(ctx, tx, pairs, all, eventSelection{}); err != nil {
-		return err
-	}
-	if err := w.computeCurrentRuleOnly(ctx, tx, pairs); err != nil {
+	if err := w.applyEvents(ctx, tx, pairs, all, false); err != nil {
 		return err
 	}
 	for _, p := range pairs {
@@ -175,62 +168,21 @@ func loadPairs(ctx context.Context, tx pgx.Tx, keys []versioning.Key) (map[int64
 	return pairs, nil
 }
 
-// computeCurrentRuleOnly applies only the events that the current rule decided. It does so for
-// objects that differ and that an older rule may have changed. An overwrite by an operator or an
-// older retained object makes that impossible.
-func (w *verification) computeCurrentRuleOnly(ctx context.Context, tx pgx.Tx, pairs map[int64]*objectPair) error {
-	var keys []versioning.Key
-	for _, p := range pairs {
-		if p.outdated && p.anomaly.Reason == "" && p.stored.OverwrittenAt == 0 &&
-			len(objectDifferences(&p.stored.Row, &p.computed.Row)) > 0 {
-			keys = append(keys, p.stored.Key)
-		}
-	}
-	if len(keys) == 0 {
-		return nil
-	}
-	again, err := loadPairs(ctx, tx, keys)
-	if err != nil {
-		return err
-	}
-	open := []int64{}
-	for object, p := range again {
-		if p.computed.Outdated() {
-			delete(again, object)
-			continue
-		}
-		open = append(open, object)
-	}
-	if err := w.applyEvents(ctx, tx, again, open, eventSelection{currentRuleOnly: true}); err != nil {
-		return err
-	}
-	for object, p := range again {
-		pairs[object].currentRuleOnly = p.computed
-	}
-	return nil
-}
-
-// eventSelection selects the events to apply.
-type eventSelection struct {
-	// overwritesOnly selects refetches that overwrite. currentRuleOnly selects events that the
-	// current rule decided.
-	overwritesOnly, currentRuleOnly bool
-}
-
-// applyEvents applies the events of some objects to the computed rows, page by page.
+// applyEvents applies the events of some objects to the computed rows, page by page. overwritesOnly
+// selects refetches that overwrite.
 func (w *verification) applyEvents(ctx context.Context, tx pgx.Tx, pairs map[int64]*objectPair, open []int64,
-	selection eventSelection) error {
+	overwritesOnly bool) error {
 	objs := make(map[int64]*versioning.Object, len(pairs))
 	for object, p := range pairs {
 		objs[object] = p.computed
 	}
 	after := make([]int64, len(open))
 	for len(open) > 0 {
-		m, err := readApplied(ctx, tx, pairs, open, after, selection.currentRuleOnly)
+		m, err := readApplied(ctx, tx, pairs, open, after)
 		if err != nil {
 			return err
 		}
-		anomalies, err := w.reducer.Reduce(ctx, tx, objs, m.complete, m.ids, selection.overwritesOnly)
+		anomalies, err := w.reducer.Reduce(ctx, tx, objs, m.complete, m.ids, overwritesOnly)
 		if err != nil {
 			return err
 		}
@@ -252,8 +204,8 @@ type appliedPage struct {
 	open, after []int64
 }
 
-func readApplied(ctx context.Context, tx pgx.Tx, pairs map[int64]*objectPair, open, after []int64,
-	currentRuleOnly bool) (*appliedPage, error) {
+func readApplied(ctx context.Context, tx pgx.Tx, pairs map[int64]*objectPair, open, after []int64) (*appliedPage,
+	error) {
 	page := &appliedPage{complete: map[apply.AppliedEvent]bool{}}
 	counts, last := map[int64]int64{}, map[int64]int64{}
 	var m apply.AppliedEvent
@@ -262,10 +214,8 @@ func readApplied(ctx context.Context, tx pgx.Tx, pairs map[int64]*objectPair, op
 	var n int64
 	if err := postgres.ForEach(ctx, tx, appliedEventsSQL, []any{open, after, appliedRows},
 		[]any{&m.Object, &m.Event, &complete, &rule, &n}, func() error {
-			if !currentRuleOnly || rule == versioning.RuleVersion {
-				page.complete[m] = complete
-				page.ids = append(page.ids, m.Event)
-			}
+			page.complete[m] = complete
+			page.ids = append(page.ids, m.Event)
 			pairs[m.Object].outdated = pairs[m.Object].outdated || rule != versioning.RuleVersion
 			counts[m.Object] += n
 			last[m.Object] = m.Event
@@ -294,10 +244,6 @@ func (w *verification) compareObject(p *objectPair) {
 	case p.anomaly.Unreadable:
 		w.results.note("%d objects were not compared, because some of their events cannot be read here: "+
 			p.anomaly.Reason, 1)
-	case p.currentRuleOnly != nil && !w.redacting && isOlder(&p.stored.Row, &p.currentRuleOnly.Row):
-		current := *p
-		current.computed = p.currentRuleOnly
-		w.results.add(violationKind(&current), w.objectItem(p.stored.Key, describeObject(&current, what)))
 	case p.outdated && p.anomaly.Reason == "":
 		w.results.note("%d objects differ from the result of the current rule, but an older rule decided some of "+
 			"their events: postern rebuild decides them again", 1)
@@ -307,12 +253,6 @@ func (w *verification) compareObject(p *objectPair) {
 	default:
 		w.results.add(violationKind(p), w.objectItem(p.stored.Key, describeObject(p, what)))
 	}
-}
-
-// isOlder reports whether a row is older than what the current rule alone decided. A version never
-// decreases, so no older rule explains that.
-func isOlder(stored, computed *versioning.Row) bool {
-	return stored.Version.Compare(computed.Version) < 0
 }
 
 // violationKind classifies a difference as a kind of violation.

@@ -87,34 +87,6 @@ func TestVerify_objectsOfOlderRule_areNotes(t *testing.T) {
 	b.clean(t)
 }
 
-// What the current rule has decided must be in the object, whatever an older rule decided about the
-// rest. A rebuild decides with the current rule.
-func TestVerify_currentRuleDecisionMissing_isViolation(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	const fromObject = ` FROM objects o WHERE o.object_id = 'obj_2' AND outcomes.object_id = o.object_id
-		AND outcomes.event_id `
-	b.exec(t, `UPDATE outcomes SET rule_version = outcomes.rule_version - 1`+fromObject+`<> o.last_event_id`)
-	b.clean(t)
-	b.damage(t, `UPDATE objects SET version_at = version_at - 1, version_final = false WHERE object_id = 'obj_2'`)
-	if item := b.finds(t, verify.ObjectOlder, 1); item.ObjectID != "obj_2" ||
-		!strings.Contains(item.Detail, "the mirror has at") {
-		t.Errorf("%+v", item)
-	}
-	// so that the current rule has decided nothing
-	b.exec(t, `UPDATE outcomes SET rule_version = outcomes.rule_version - 1`+fromObject+`= o.last_event_id`)
-	if r := b.clean(t); len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0], "1 objects differ") {
-		t.Errorf("%v", r.Notes)
-	}
-	b.exec(t, `INSERT INTO runs (run, job, params, actor, reason, status, detail, counts, created_at, ended_at,
-		updated_at)
-		OVERRIDING SYSTEM VALUE
-		VALUES (600, 'rebuild', '{}', '', '', 'done', '', '{}', now(), now(), now())`)
-	b.exec(t, `INSERT INTO outcomes SELECT (jsonb_populate_record(o, jsonb_build_object('run', 600, 'rule_version',
-		$1::int))).* FROM outcomes o WHERE object_id = 'obj_2' AND run = 0`, versioning.RuleVersion)
-	b.finds(t, verify.ObjectOlder, 1)
-}
-
 // otherwise reads each event as one of another object.
 type otherwise struct{ sim.Provider }
 
