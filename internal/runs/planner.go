@@ -34,7 +34,7 @@ type Planner struct {
 
 	mu        sync.Mutex
 	schedules []Schedule
-	// registered is true if the tables have the current schedules of this process.
+	// registered is true if the tables have had the current schedules of this process.
 	registered bool
 	// reportedDifferent are schedules for which this process has logged that another configuration
 	// is in force.
@@ -65,16 +65,18 @@ func (p *Planner) Tick(ctx context.Context) error {
 		return err
 	}
 	stored, err := postgres.Collect(ctx, p.Pool, pgx.RowToStructByPos[scheduleRow], scheduleRowsSQL,
-		scheduleNames(schedules),
-		confirmInterval, confirmedWithin)
+		scheduleNames(schedules))
 	if err != nil {
 		return fmt.Errorf("read schedules: %w", err)
 	}
 	var errs []error
 	for i := range stored {
-		errs = append(errs, p.decide(ctx, &stored[i]))
+		s := &stored[i]
+		configured := slices.IndexFunc(schedules, func(h Schedule) bool { return h.Name == s.Name })
+		p.reportDifference(s, &schedules[configured])
+		errs = append(errs, p.decide(ctx, s))
 	}
-	return errors.Join(append(errs, p.compareConfig(ctx, schedules, stored))...)
+	return errors.Join(errs...)
 }
 
 func scheduleNames(schedules []Schedule) (names []string) {
@@ -84,15 +86,20 @@ func scheduleNames(schedules []Schedule) (names []string) {
 	return names
 }
 
-// registerSQL keeps planned_at unless the timetable has changed. A changed timetable is planned
-// from now on.
+// registerSQL writes schedules that are new ($8) or missing, confirms those that are unchanged, and
+// replaces those that no process has confirmed for long. It keeps planned_at unless the timetable
+// has changed. A changed timetable is planned from now on.
 const registerSQL = `
 INSERT INTO schedules AS s (name, job, cron, time_zone, overlap, missed, parameters, planned_at, skipped,
 	skipped_reason,
 	paused_by, configured_at)
 SELECT c.name, c.job, c.cron, c.time_zone, c.overlap, c.missed, c.parameters, clock_now(), 0, '', '', clock_now()
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[]) AS c(name, job, cron,
-	time_zone, overlap, missed, parameters)
+	time_zone, overlap, missed, parameters) LEFT JOIN schedules o ON o.name = c.name
+WHERE $8 OR o.name IS NULL OR o.configured_at < clock_now() - $10::interval
+	OR o.configured_at NOT BETWEEN clock_now() - $9::interval AND clock_now()
+	AND (o.job, o.cron, o.time_zone, o.overlap, o.missed, o.parameters) =
+		(c.job, c.cron, c.time_zone, c.overlap, c.missed, c.parameters)
 ORDER BY c.name
 ON CONFLICT (name) DO UPDATE SET job = excluded.job, cron = excluded.cron, time_zone = excluded.time_zone,
 	overlap = excluded.overlap, missed = excluded.missed,
@@ -100,26 +107,20 @@ ON CONFLICT (name) DO UPDATE SET job = excluded.job, cron = excluded.cron, time_
   planned_at = CASE WHEN (s.cron, s.time_zone) = (excluded.cron, excluded.time_zone) THEN s.planned_at
   	ELSE excluded.planned_at END`
 
-// register writes the schedules of this process to the tables, once for each set of schedules, and
-// returns them.
-func (p *Planner) register(ctx context.Context) ([]Schedule, error) {
+// confirmInterval is the minimum time between two confirmations of a row.
+const confirmInterval = 10 * time.Second
+
+// register writes the schedules of this process to the tables and returns them. It writes all of
+// them once for each set of schedules. Later a row that differs was registered by a process with
+// another configuration. All processes follow that row as long as any process confirms it.
+// Otherwise an old process that restarts during a rollout would leave its timetable in force.
+func (p *Planner) register(ctx context.Context) (schedules []Schedule, err error) {
 	p.mu.Lock()
 	schedules, done := p.schedules, p.registered
 	p.mu.Unlock()
-	if done || len(schedules) == 0 {
-		return schedules, nil
+	if len(schedules) == 0 {
+		return nil, nil
 	}
-	if err := p.writeSchedules(ctx, schedules); err != nil {
-		return nil, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.registered = len(p.schedules) == len(schedules) && &p.schedules[0] == &schedules[0]
-	return schedules, nil
-}
-
-// writeSchedules inserts or replaces the rows of schedules.
-func (p *Planner) writeSchedules(ctx context.Context, schedules []Schedule) (err error) {
 	columns := make([][]string, 6)
 	parameters := make([]json.RawMessage, len(schedules))
 	for i, s := range schedules {
@@ -127,60 +128,31 @@ func (p *Planner) writeSchedules(ctx context.Context, schedules []Schedule) (err
 			columns[column] = append(columns[column], text)
 		}
 		if parameters[i], err = json.Marshal(s.Parameters); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if _, err := p.Pool.Exec(ctx, registerSQL, columns[0], columns[1], columns[2], columns[3], columns[4], columns[5],
-		parameters); err != nil {
-		return fmt.Errorf("register schedules: %w", err)
+		parameters, !done, confirmInterval, confirmedWithin); err != nil {
+		return nil, fmt.Errorf("register schedules: %w", err)
 	}
-	return nil
-}
-
-// compareConfig confirms rows that match this process's configuration. A row that differs was
-// registered later by a process with another configuration. All processes follow that row as long
-// as any process confirms it. Afterwards this process writes its own configuration. Otherwise
-// an old process that restarts during a rollout would leave its timetable in force.
-func (p *Planner) compareConfig(ctx context.Context, schedules []Schedule, rows []scheduleRow) error {
-	var unconfirmed []string
-	var abandoned []Schedule
-	for i := range rows {
-		s := &rows[i]
-		configured := &schedules[slices.IndexFunc(schedules, func(h Schedule) bool { return h.Name == s.Name })]
-		unchanged := s.matches(configured)
-		if p.isNewDifference(s.Name, !unchanged && !s.Abandoned) {
-			p.Logger.Warn("schedule follows another process's configuration until no process has that configuration: "+
-				"give all processors the same configuration", "schedule", s.Name,
-				"cron", s.Cron, "cron_here", configured.Cron)
-		}
-		switch {
-		case unchanged && s.NeedsConfirmation:
-			unconfirmed = append(unconfirmed, s.Name)
-		case !unchanged && s.Abandoned:
-			abandoned = append(abandoned, *configured)
-			p.Logger.Info("schedule follows this process's configuration again: no process has another one", "schedule",
-				s.Name, "cron", configured.Cron)
-		}
-	}
-	var failed error
-	if len(abandoned) > 0 {
-		failed = p.writeSchedules(ctx, abandoned)
-	}
-	if len(unconfirmed) > 0 {
-		_, err := p.Pool.Exec(ctx, confirmSchedulesSQL, unconfirmed, confirmInterval)
-		failed = errors.Join(failed, err)
-	}
-	return failed
-}
-
-// isNewDifference records whether a schedule differs from the configuration and reports whether it
-// did not before.
-func (p *Planner) isNewDifference(name string, differs bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	isNew := differs && !p.reportedDifferent[name]
-	p.reportedDifferent[name] = differs
-	return isNew
+	p.registered = len(p.schedules) == len(schedules) && &p.schedules[0] == &schedules[0]
+	return schedules, nil
+}
+
+// reportDifference logs once that a schedule follows another process's configuration.
+func (p *Planner) reportDifference(s *scheduleRow, configured *Schedule) {
+	differs := !s.matches(configured)
+	p.mu.Lock()
+	isNew := differs && !p.reportedDifferent[s.Name]
+	p.reportedDifferent[s.Name] = differs
+	p.mu.Unlock()
+	if isNew {
+		p.Logger.Warn("schedule follows another process's configuration until no process has that configuration: "+
+			"give all processors the same configuration", "schedule", s.Name,
+			"cron", s.Cron, "cron_here", configured.Cron)
+	}
 }
 
 // scheduleRow is a schedule as stored. All processes follow the stored row.
@@ -189,9 +161,6 @@ type scheduleRow struct {
 	DecidedUntil time.Time
 	Paused       bool
 	Now          time.Time
-	// NeedsConfirmation is true if no process has confirmed the row recently. Abandoned is true if
-	// none has for so long that no process has this configuration.
-	NeedsConfirmation, Abandoned bool
 }
 
 // matches reports whether the row equals a configured schedule.
@@ -201,19 +170,9 @@ func (s *scheduleRow) matches(configured *Schedule) bool {
 		maps.Equal(s.Parameters, configured.Parameters)
 }
 
-const (
-	scheduleRowsSQL = `
-SELECT name, job, cron, time_zone, overlap, missed, parameters, planned_at, paused_at IS NOT NULL, clock_now(),
-	configured_at NOT BETWEEN clock_now() - $2::interval AND clock_now(),
-  configured_at < clock_now() - $3::interval
+const scheduleRowsSQL = `
+SELECT name, job, cron, time_zone, overlap, missed, parameters, planned_at, paused_at IS NOT NULL, clock_now()
 FROM schedules WHERE name = ANY($1::text[]) ORDER BY name`
-
-	confirmSchedulesSQL = `UPDATE schedules SET configured_at = clock_now() WHERE name = ANY($1::text[])
-		AND configured_at NOT BETWEEN clock_now() - $2::interval AND clock_now()`
-)
-
-// confirmInterval is the minimum time between two confirmations of a row.
-const confirmInterval = 10 * time.Second
 
 // missedAfter is the delay after which a planned time counts as missed.
 const missedAfter = time.Minute
