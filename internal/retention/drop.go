@@ -17,7 +17,7 @@ func (w *work) dropPartition(ctx context.Context, p *Partition) (reason string, 
 	if reason, err := keptReason(ctx, w.conn, p); reason != "" || err != nil {
 		return reason, err
 	}
-	if p.attached && !p.recreated {
+	if p.attached {
 		if reason, err := w.prepare(ctx, p); reason != "" || err != nil {
 			return reason, err
 		}
@@ -29,12 +29,7 @@ func (w *work) dropPartition(ctx context.Context, p *Partition) (reason string, 
 	if reason, err := w.detach(ctx, p); reason != "" || err != nil {
 		return reason, err
 	}
-	p.attached = false
-	// events that were added while it was detached
-	if reason, err := recreatedReason(ctx, w.conn, p); reason != "" || err != nil {
-		return reason, err
-	}
-	return w.drop(ctx, p)
+	return "", w.drop(ctx, p)
 }
 
 const (
@@ -193,7 +188,7 @@ func (w *work) finishDetach(ctx context.Context, parts []Partition) error {
 		if err := w.execWaiting(ctx, p, "ALTER TABLE events DETACH PARTITION %s FINALIZE"); err != nil {
 			return fmt.Errorf("finish detaching %s: %w", p.Name, err)
 		}
-		if p.attached, p.pending = false, false; !p.prepared && !p.recreated {
+		if p.attached, p.pending = false, false; !p.prepared {
 			w.log.Warn("an interrupted detaching of a partition is finished; it stays as a table, because "+
 				"retention had not begun to drop it", "partition", p.Name)
 		}
@@ -225,47 +220,23 @@ func (w *work) detach(ctx context.Context, p *Partition) (reason string, err err
 	return "", nil
 }
 
-// drop drops the table of the partition. reason says why it must stay.
-func (w *work) drop(ctx context.Context, p *Partition) (reason string, err error) {
+// drop drops the table of the partition.
+func (w *work) drop(ctx context.Context, p *Partition) error {
 	if err := w.beforeStep("drop"); err != nil {
-		return "", err
+		return err
 	}
-	if p.recreated {
-		reason, err = w.dropEmpty(ctx, p)
-	} else {
-		err = w.execWaiting(ctx, p, "DROP TABLE IF EXISTS %s")
-	}
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("drop %s: %w", p.Name, err)
-	case reason != "":
-		return reason, nil
+	if err := w.execWaiting(ctx, p, "DROP TABLE IF EXISTS %s"); err != nil {
+		return fmt.Errorf("drop %s: %w", p.Name, err)
 	}
 	if err := w.beforeStep("dropped"); err != nil {
-		return "", err
+		return err
 	}
 	if _, err := w.Pool.Exec(ctx, droppedAtSQL, p.Name); err != nil {
-		return "", fmt.Errorf("record that %s is dropped: %w", p.Name, err)
+		return fmt.Errorf("record that %s is dropped: %w", p.Name, err)
 	}
 	w.log.Info("partition dropped", "partition", p.Name, "bytes", p.Bytes, "from", p.From, "to", p.To)
 	w.lease.Counts[CountPartitions]++
-	return "", w.advance(ctx)
-}
-
-// dropEmpty drops a partition that was created again, if it is empty after all open transactions on
-// it have ended. An operator may be restoring it, with rows that other sessions do not see yet.
-func (w *work) dropEmpty(ctx context.Context, p *Partition) (reason string, err error) {
-	err = pgx.BeginFunc(ctx, w.conn, func(tx pgx.Tx) error {
-		if err := w.execWaiting(ctx, p, "LOCK TABLE %s IN ACCESS EXCLUSIVE MODE"); err != nil {
-			return err
-		}
-		if reason, err = recreatedReason(ctx, tx, p); reason != "" || err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, "DROP TABLE "+pgx.Identifier{p.Name}.Sanitize())
-		return err
-	})
-	return reason, err
+	return w.advance(ctx)
 }
 
 // vanishedSQL marks partitions whose tables are dropped. A process may end after the drop and

@@ -36,9 +36,9 @@ type Partition struct {
 	lo, hi int64 // ids, hi exclusive
 	// attached says that it belongs to the log; pending that its detaching was interrupted.
 	attached, pending bool
-	// prepared says that all data that must outlive the partition is kept. recreated says that it
-	// was dropped before and created again later, because the clock went back. Its former content
-	// was kept.
+	// prepared says that all data that must outlive the partition is kept. recreated says that
+	// retention has dropped it and that a table of its name exists again, because the clock went
+	// back or an operator restored it. Retention leaves such a table.
 	prepared, recreated bool
 }
 
@@ -88,13 +88,11 @@ func (o *Params) markDue(parts []Partition) {
 	for i := range parts {
 		p := &parts[i]
 		invisible := !p.attached || p.pending // readers do not find it any more
-		p.Due = invisible && (p.prepared || p.recreated) || !invisible && !before.IsZero() && !p.To.After(before)
+		p.Due = !p.recreated && (invisible && p.prepared || !invisible && !before.IsZero() && !p.To.After(before))
 	}
 }
 
 const (
-	countEventsSQL = `SELECT count(*) FROM events WHERE id >= $1 AND id < $2`
-
 	// unprocessedSQL finds events of a partition above the republisher's cursor. Every event below
 	// the cursor has an outcome.
 	unprocessedSQL = `SELECT id FROM events WHERE id >= greatest($1, 1 + coalesce((SELECT c.cursor FROM checkpoints c
@@ -123,9 +121,6 @@ func keptReason(ctx context.Context, db querier, p *Partition) (string, error) {
 	// detaching is finished
 	if !p.attached || p.pending {
 		return "", nil
-	}
-	if reason, err := recreatedReason(ctx, db, p); reason != "" || err != nil {
-		return reason, err
 	}
 	var event, n, run int64
 	var job, status string
@@ -157,32 +152,4 @@ func keptReason(ctx context.Context, db querier, p *Partition) (string, error) {
 			"postern redact --from-event %d --preview", n, first, first), nil
 	}
 	return "", nil
-}
-
-// recreatedReason returns why a partition that was created again after its drop must stay: it
-// contains events. If ids have stayed above the floor, the partition contains none. Its former
-// content is in the retained objects.
-func recreatedReason(ctx context.Context, db querier, p *Partition) (string, error) {
-	if !p.recreated {
-		return "", nil
-	}
-	sql, args := countEventsSQL, []any{p.lo, p.hi}
-	if !p.attached {
-		sql, args = "SELECT count(*) FROM "+pgx.Identifier{p.Name}.Sanitize(), nil
-	}
-	var n int64
-	if err := db.QueryRow(ctx, sql, args...).Scan(&n); err != nil {
-		return "", fmt.Errorf("count the events of %s: %w", p.Name, err)
-	}
-	switch {
-	case n == 0:
-		return "", nil
-	case p.attached:
-		return fmt.Sprintf("retention dropped this day before, and %d events were added since, when a clock had gone "+
-			"back: they stay until the owner of postern.dropped_partitions releases the day with DELETE FROM "+
-			"postern.dropped_partitions WHERE name = '%s'; before that, move away the export file that the row names",
-			n, p.Name), nil
-	}
-	return fmt.Sprintf("retention dropped this day before, and this table is not part of the log and contains %d "+
-		"events: attach it again, or rename it", n), nil
 }

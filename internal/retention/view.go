@@ -99,6 +99,8 @@ func (o *Params) describeDrop(p *Partition) string {
 	switch {
 	case p.Due:
 		return "with the next run"
+	case p.recreated:
+		return "never: retention has dropped this day before, and leaves the table that has its name now"
 	case p.pending:
 		return "its detaching was interrupted: the next run finishes it, and keeps the table, because retention " +
 			"did not begin it"
@@ -108,14 +110,7 @@ func (o *Params) describeDrop(p *Partition) string {
 	return p.To.AddDate(0, 0, o.Bodies).Format(time.DateOnly)
 }
 
-const (
-	countKeysSQL = `SELECT count(*) FROM event_keys k WHERE k.id < $1 AND NOT EXISTS (SELECT FROM redacted_events r
-		WHERE r.event = k.id)`
-	countOutcomesSQL   = `SELECT count(*) FROM outcomes WHERE event_id < $1`
-	countConflictsSQL  = `SELECT count(*) FROM event_conflicts WHERE received_at < $1 AND event < $2`
-	countRejectionsSQL = `SELECT count(*) FROM rejections WHERE received_at < $1`
-	oldestFromSQL      = `SELECT coalesce(min(id), 9223372036854775807) FROM events WHERE id >= $1`
-)
+const oldestFromSQL = `SELECT coalesce(min(id), 9223372036854775807) FROM events WHERE id >= $1`
 
 // Preview is Show, and also counts the other rows that would expire. It assumes that all due
 // partitions are dropped, except those that must stay.
@@ -137,26 +132,14 @@ func Preview(ctx context.Context, pool *pgxpool.Pool, o *Params) (*View, error) 
 		return nil, fmt.Errorf("find the oldest event that stays: %w", err)
 	}
 	v.Expired = map[string]int64{}
-	count := func(kind string, days int, sql string, args func(before time.Time) []any) {
-		before := o.cutoff(days)
-		if err != nil || before.IsZero() {
-			return
+	for _, e := range o.expiries(oldest) {
+		n, err := e.count(ctx, pool)
+		if err != nil {
+			return nil, fmt.Errorf("count %s that would expire: %w", e.kind, err)
 		}
-		var n int64
-		if err = pool.QueryRow(ctx, sql, args(before)...).Scan(&n); err == nil && n > 0 {
-			v.Expired[kind] = n
+		if n > 0 {
+			v.Expired[e.kind] = n
 		}
-	}
-	below := func(before time.Time) []any { return []any{min(oldest, events.FirstID(before))} }
-	count(CountKeys, o.Keys, countKeysSQL, below)
-	count(CountOutcomes, o.Outcomes, countOutcomesSQL, below)
-	count(CountConflicts, o.Bodies, countConflictsSQL, func(before time.Time) []any { return []any{before, oldest} })
-	count(CountRejections, o.Rejections, countRejectionsSQL, func(before time.Time) []any { return []any{before} })
-	count(CountEffects, o.Effects, countEffectsSQL, func(before time.Time) []any { return []any{before} })
-	count(CountEffectKeys, o.EffectKeys, countEffectKeysSQL,
-		func(before time.Time) []any { return []any{before, oldest} })
-	if err != nil {
-		return nil, fmt.Errorf("count rows that would expire: %w", err)
 	}
 	if o.Runs == 0 {
 		return v, nil

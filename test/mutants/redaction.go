@@ -23,7 +23,7 @@ func redactionMutants() []mutant {
 				"if why, err := w.detach",
 			"return why, err } }\nif why, err := w.detach"),
 		one("deletes the key of a redacted event", "internal/retention Retention_keysOfRedactedEvents_stay",
-			"AND k.id < $3 AND NOT EXISTS (SELECT FROM redacted_events r WHERE r.event = k.id)`", "AND k.id < $3`"),
+			"`t.id < $1 AND NOT EXISTS (SELECT FROM redacted_events r WHERE r.event = t.id)`", "`t.id < $1`"),
 		one("leaves conflicting deliveries that mention the person", "internal/redaction Conflicts",
 			"w.redactLog, w.redactConflicts,", "w.redactLog,"),
 		one("does not search the headers of deliveries for the person", "internal/redaction mention",
