@@ -184,7 +184,7 @@ func (w *work) stageLog(ctx context.Context) (runs.Status, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := lease.ReplaceBound(ctx, bound); err != nil {
+		if err := lease.SetBound(ctx, bound); err != nil {
 			return "", err
 		}
 	}

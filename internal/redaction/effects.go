@@ -44,10 +44,16 @@ WHERE e.effect = ANY($1::bigint[])`
 	deleteBaselinesSQL = `
 DELETE FROM effect_baselines h USING ` + affectedObjects + ` WHERE h.source = k.source AND h.account = k.account
 	AND h.object_type = k.object_type AND h.object_id = k.object_id`
+
+	// deleteDifferencesSQL deletes the stored differences between objects and the provider.
+	deleteDifferencesSQL = `
+DELETE FROM drifts d USING ` + affectedObjects + ` WHERE d.source = k.source AND d.account = k.account
+	AND d.object_type = k.object_type AND d.object_id = k.object_id`
 )
 
-// clearEffects clears the data of objects in the ledger of effects. It rejects unfinished effects,
-// because their data is deleted. It runs under the objects' locks, which planning takes too.
+// clearEffects clears the data of objects in the ledger of effects, and their differences. It
+// rejects unfinished effects, because their data is deleted. It runs under the objects' locks,
+// which planning and reconciliations take too.
 func clearEffects(ctx context.Context, tx pgx.Tx, k keys, ids []int64) error {
 	all, err := postgres.Collect(ctx, tx, pgx.RowTo[int64], lockEffectsSQL, k.sources, k.accounts, k.types, k.ids,
 		notNil(ids))
@@ -59,8 +65,10 @@ func clearEffects(ctx context.Context, tx pgx.Tx, k keys, ids []int64) error {
 			return fmt.Errorf("clear effects: %w", err)
 		}
 	}
-	if _, err := tx.Exec(ctx, deleteBaselinesSQL, k.sources, k.accounts, k.types, k.ids, notNil(ids)); err != nil {
-		return fmt.Errorf("clear effects: %w", err)
+	for _, sql := range []string{deleteBaselinesSQL, deleteDifferencesSQL} {
+		if _, err := tx.Exec(ctx, sql, k.sources, k.accounts, k.types, k.ids, notNil(ids)); err != nil {
+			return fmt.Errorf("clear baselines and differences: %w", err)
+		}
 	}
 	return nil
 }

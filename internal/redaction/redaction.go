@@ -160,7 +160,7 @@ func (r *Runner) Execute(ctx context.Context, h *runs.Lease, log *slog.Logger) (
 		if err := w.waitForSpools(ctx); err != nil {
 			return "", err
 		}
-		if err := w.saveBound(ctx, h.SetBound); err != nil {
+		if err := w.saveBound(ctx); err != nil {
 			return "", err
 		}
 	}
@@ -210,12 +210,12 @@ func (w *execution) prepare(ctx context.Context) (err error) {
 
 // saveBound saves the current end of the log as the bound of the run. The id of a request is not a
 // bound, because events received before it may have left a spool later.
-func (w *execution) saveBound(ctx context.Context, keep func(context.Context, int64) error) error {
+func (w *execution) saveBound(ctx context.Context) error {
 	bound, err := events.FreezeBound(ctx, w.Pool)
 	if err != nil {
 		return err
 	}
-	return keep(ctx, bound)
+	return w.lease.SetBound(ctx, bound)
 }
 
 // redactNamed redacts the named events and objects, and rejected deliveries that contain a value.
@@ -250,7 +250,7 @@ func (w *execution) redactNamed(ctx context.Context) (runs.Status, error) {
 	// a rejection that an operator reprocessed before the search of the rejections is now in the
 	// log, above the first bound
 	if err == nil && w.firstExecution {
-		err = w.saveBound(ctx, w.lease.ReplaceBound)
+		err = w.saveBound(ctx)
 	}
 	if err != nil {
 		return "", err
@@ -470,10 +470,7 @@ func (w *execution) clear(ctx context.Context, ids []int64, objects []Object, re
 			if err != nil {
 				return err
 			}
-			if err := clearEffects(ctx, tx, k, ids); err != nil {
-				return err
-			}
-			return deleteDifferences(ctx, tx, k, ids)
+			return clearEffects(ctx, tx, k, ids)
 		})
 	})
 	if err != nil {

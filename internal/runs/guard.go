@@ -49,22 +49,6 @@ func (h *Lease) lockAndCheck(ctx context.Context, tx pgx.Tx, lock string) error 
 	return nil
 }
 
-const replaceBoundSQL = `
-UPDATE runs r SET bound = $4, updated_at = clock_now() FROM checkpoints c
-WHERE r.run = $2 AND c.job = $1 AND c.run = r.run AND c.lease_owner = $3 RETURNING r.bound`
-
-// ReplaceBound sets the run's bound, also where it has one. Errors: ErrLeaseLost.
-func (h *Lease) ReplaceBound(ctx context.Context, bound int64) error {
-	err := h.pool.QueryRow(ctx, replaceBoundSQL, h.Job, h.Run.ID, h.owner, bound).Scan(&h.Bound)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return ErrLeaseLost
-	}
-	if err != nil {
-		return fmt.Errorf("replace the bound of run %d: %w", h.Run.ID, err)
-	}
-	return nil
-}
-
 const awaitDecisionSQL = `
 UPDATE runs r SET status = CASE WHEN r.params = $4::jsonb THEN 'paused' ELSE r.status END, detail = '',
 	updated_at = clock_now() FROM checkpoints c

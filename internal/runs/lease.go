@@ -75,14 +75,15 @@ func Acquire(ctx context.Context, pool *pgxpool.Pool, process string, lease time
 	return h, nil
 }
 
-const freezeBoundSQL = `UPDATE runs SET bound = $2, updated_at = clock_now() WHERE run = $1 AND bound IS NULL
-	RETURNING bound`
+const setBoundSQL = `
+UPDATE runs r SET bound = $4, updated_at = clock_now() FROM checkpoints c
+WHERE r.run = $2 AND c.job = $1 AND c.run = r.run AND c.lease_owner = $3 RETURNING r.bound`
 
-// SetBound sets the bound of a run that has none.
+// SetBound sets the run's bound, also where it has one. Errors: ErrLeaseLost.
 func (h *Lease) SetBound(ctx context.Context, bound int64) error {
-	err := h.pool.QueryRow(ctx, freezeBoundSQL, h.Run.ID, bound).Scan(&h.Bound)
+	err := h.pool.QueryRow(ctx, setBoundSQL, h.Job, h.Run.ID, h.owner, bound).Scan(&h.Bound)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return ErrLeaseLost // another process has set it
+		return ErrLeaseLost
 	}
 	if err != nil {
 		return fmt.Errorf("set the bound of run %d: %w", h.Run.ID, err)

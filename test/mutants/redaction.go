@@ -35,8 +35,7 @@ func redactionMutants() []mutant {
 			"if w.askedAt == nil || len(ids) > 0 { return ids, nil }"),
 		one("stops below events that were reprocessed meanwhile", "internal/redaction "+
 			"Redact_rejectionReprocessedMeanwhile_isFound",
-			"err = w.bound(ctx, w.lease.Extend)", "err = w.bound(ctx, func(context.Context, int64) error { return nil "+
-				"})"),
+			"if err == nil && w.firstExecution { err = w.saveBound(ctx) }", "_ = w.saveBound"),
 		one("treats a part of a longer address as a mention", "internal/redaction NewMention",
 			"|| end < len(text) && goesOn(text[end:]) {\ncontinue",
 			"|| end < len(text) && isWord(rune(text[end])) && goesOn(text[end:]) {\ncontinue"),
