@@ -96,23 +96,13 @@ func PreviewForce(ctx context.Context, pool *pgxpool.Pool, o *Params, complete b
 	if err != nil {
 		return p, err
 	}
-	var ids []int64
-	for cursor, n := int64(0), 0; cursor < bound; n++ {
-		if n == previewRanges && !complete {
-			return p, nil
-		}
-		if ids, cursor, err = events.Match(ctx, pool, &o.Filter, cursor, bound); err != nil {
-			return p, err
-		}
-		if len(ids) == 0 {
-			continue
-		}
-		found, err := effects.CountForced(ctx, pool, ids)
-		if err != nil {
-			return p, err
-		}
-		p.Effects += found
+	match := func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) ([]int64, int64, error) {
+		return events.Match(ctx, pool, &o.Filter, after, bound)
 	}
-	p.Complete = true
-	return p, nil
+	p.Complete, err = eachRange(ctx, pool, match, bound, complete, func(ids []int64) error {
+		found, err := effects.CountForced(ctx, pool, ids)
+		p.Effects += found
+		return err
+	})
+	return p, err
 }

@@ -120,13 +120,15 @@ func (r *Runner) freeze(ctx context.Context, lease *runs.Lease) error {
 	return lease.SetBound(ctx, bound)
 }
 
+// matchFunc returns the next selected events, and the end of the range that it has read.
+type matchFunc = func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error)
+
 // execution is one run that this process executes.
 type execution struct {
 	*Runner
 	lease *runs.Lease
 	log   *slog.Logger
-	// match returns the next selected events and the end of the range that it has read.
-	match func(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64, err error)
+	match matchFunc
 	// do processes some events and counts them.
 	do func(ctx context.Context, c *apply.Chunk) (runs.Status, error)
 	// idsOnly says that do needs only the ids.

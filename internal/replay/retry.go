@@ -45,27 +45,34 @@ const previewRanges = 20
 // Preview counts the events that would be retried. It stops after some hundred thousand outcomes,
 // unless complete is set.
 func (o *RetryParams) Preview(ctx context.Context, pool *pgxpool.Pool, complete bool) (p RetryPreview, err error) {
-	first, last := int64(0), int64(0)
-	for cursor, n := int64(0), 0; cursor < math.MaxInt64; n++ {
-		if n == previewRanges && !complete {
-			return p, nil
+	p.Complete, err = eachRange(ctx, pool, o.Match, math.MaxInt64, complete, func(ids []int64) error {
+		if p.Events == 0 {
+			p.From.Time = events.Time(ids[0])
 		}
-		var ids []int64
-		if ids, cursor, err = o.Match(ctx, pool, cursor, math.MaxInt64); err != nil {
-			return p, err
-		}
-		if len(ids) == 0 {
-			continue
-		}
-		if first == 0 {
-			first = ids[0]
-		}
-		last = ids[len(ids)-1]
 		p.Events += int64(len(ids))
-		p.From.Time, p.To.Time = events.Time(first), events.Time(last)
+		p.To.Time = events.Time(ids[len(ids)-1])
+		return nil
+	})
+	return p, err
+}
+
+// eachRange calls do with the events that match finds, up to a bound. It stops after some ranges,
+// unless complete is set, and reports whether it has read all.
+func eachRange(ctx context.Context, pool *pgxpool.Pool, match matchFunc, bound int64, complete bool,
+	do func(ids []int64) error) (all bool, err error) {
+	var ids []int64
+	for cursor, n := int64(0), 0; cursor < bound; n++ {
+		if n == previewRanges && !complete {
+			return false, nil
+		}
+		if ids, cursor, err = match(ctx, pool, cursor, bound); err == nil && len(ids) > 0 {
+			err = do(ids)
+		}
+		if err != nil {
+			return false, err
+		}
 	}
-	p.Complete = true
-	return p, nil
+	return true, nil
 }
 
 // ExecuteRetry applies the unfinished outcomes of a run again, from the checkpoint on. It is a
