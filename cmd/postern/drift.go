@@ -8,8 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/operations"
-	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 func newDriftCommand(c *cli) *cobra.Command {
@@ -17,18 +18,18 @@ func newDriftCommand(c *cli) *cobra.Command {
 		newDriftReportCommand(c))
 }
 
-var watermarkList = listCommand[reconcile.Completeness, operations.SourceParams]{
+var watermarkList = listCommand[watermarks.Completeness, operations.SourceParams]{
 	subject: "watermarks",
 	example: "  postern drift show --source stripe",
 	query:   operations.Watermarks,
-	columns: []column[reconcile.Completeness]{
-		{"SOURCE", func(p reconcile.Completeness) any { return p.Source }},
-		{"ACCOUNT", func(p reconcile.Completeness) any { return p.Account }},
-		{"SUBJECT", func(p reconcile.Completeness) any { return p.Subject }},
-		{"COMPLETE FROM", func(p reconcile.Completeness) any { return p.Since }},
-		{"UNTIL", func(p reconcile.Completeness) any { return p.Until }},
-		{"RUN", func(p reconcile.Completeness) any { return p.Run }},
-		{"AT", func(p reconcile.Completeness) any { return p.At }},
+	columns: []column[watermarks.Completeness]{
+		{"SOURCE", func(p watermarks.Completeness) any { return p.Source }},
+		{"ACCOUNT", func(p watermarks.Completeness) any { return p.Account }},
+		{"SUBJECT", func(p watermarks.Completeness) any { return p.Subject }},
+		{"COMPLETE FROM", func(p watermarks.Completeness) any { return p.Since }},
+		{"UNTIL", func(p watermarks.Completeness) any { return p.Until }},
+		{"RUN", func(p watermarks.Completeness) any { return p.Run }},
+		{"AT", func(p watermarks.Completeness) any { return p.At }},
 		{"NOTE", watermarkNote},
 	},
 	emptyText: "Nothing is reconciled yet. Run: postern reconcile SOURCE",
@@ -65,7 +66,7 @@ func newDriftShowCommand(c *cli) *cobra.Command {
 
 // watermarkNote explains why a watermark does not advance: the account is disconnected, or the type
 // is not listable. For a watermark by versions it says what the watermark does not cover.
-func watermarkNote(p reconcile.Completeness) any {
+func watermarkNote(p watermarks.Completeness) any {
 	switch {
 	case p.DisconnectedReason != "":
 		return fmt.Sprintf("disconnected since %s: %s", p.DisconnectedSince, p.DisconnectedReason)
@@ -99,17 +100,17 @@ orphans: only in the mirror. repaired: repaired since. unrepaired: not repaired,
 
 // printFindings prints the findings of an object scan by type, and then the objects.
 func printFindings(x *call, run int64) error {
-	report, err := reconcile.ReportDrift(x.ctx, x.pool, run)
+	report, err := objectscan.ReportDrift(x.ctx, x.pool, run)
 	if err != nil {
 		return err
 	}
-	found := []reconcile.Difference{}
+	found := []objectscan.Difference{}
 	p, err := parse[operations.DifferenceParams](x)
 	if err != nil {
 		return err
 	}
 	p.Run = run
-	_, err = readPages(x.ctx, x.pool, operations.Differences, p, x.limit(), func(some []reconcile.Difference) error {
+	_, err = readPages(x.ctx, x.pool, operations.Differences, p, x.limit(), func(some []objectscan.Difference) error {
 		found = append(found, some...)
 		return nil
 	})
@@ -118,8 +119,8 @@ func printFindings(x *call, run int64) error {
 	}
 	if x.json() {
 		return printJSON(x.out, struct {
-			*reconcile.DriftReport
-			Differences []reconcile.Difference `json:"differences"`
+			*objectscan.DriftReport
+			Differences []objectscan.Difference `json:"differences"`
 		}{report, found})
 	}
 	if err := printTypes(x, report); err != nil {
@@ -135,7 +136,7 @@ func printFindings(x *call, run int64) error {
 
 // printReport prints the counts by type and the command that shows the details.
 func printReport(x *call, run int64) error {
-	report, err := reconcile.ReportDrift(x.ctx, x.pool, run)
+	report, err := objectscan.ReportDrift(x.ctx, x.pool, run)
 	if err != nil {
 		return err
 	}
@@ -148,8 +149,8 @@ func printReport(x *call, run int64) error {
 	return err
 }
 
-func printTypes(x *call, report *reconcile.DriftReport) error {
-	s := &listPrinter[reconcile.TypeDrift]{out: x.out, columns: typeColumns}
+func printTypes(x *call, report *objectscan.DriftReport) error {
+	s := &listPrinter[objectscan.TypeDrift]{out: x.out, columns: typeColumns}
 	if len(report.Types) == 0 {
 		s.emptyText = "The run has not processed any type yet."
 	}
@@ -167,21 +168,21 @@ func printTypes(x *call, report *reconcile.DriftReport) error {
 
 // isSkippedUncounted reports whether the run skipped the type and counted nothing. A line below the
 // table names such types.
-func isSkippedUncounted(t reconcile.TypeDrift) bool {
-	return (t.Phase == reconcile.PhaseSkipped || t.Phase == reconcile.PhaseNotListable) &&
-		t.ScanCounts == reconcile.ScanCounts{}
+func isSkippedUncounted(t objectscan.TypeDrift) bool {
+	return (t.Phase == objectscan.PhaseSkipped || t.Phase == objectscan.PhaseNotListable) &&
+		t.ScanCounts == objectscan.ScanCounts{}
 }
 
 // skippedNotes names the types and parts that the run did not verify, with the command that reads
 // them, and a difference between the clocks.
-func skippedNotes(report *reconcile.DriftReport) (all []string) {
+func skippedNotes(report *objectscan.DriftReport) (all []string) {
 	var skipped []string
 	notListable := map[string][]string{}
 	for _, t := range report.Types {
 		switch t.Phase {
-		case reconcile.PhaseSkipped:
+		case objectscan.PhaseSkipped:
 			skipped = append(skipped, t.ObjectType)
-		case reconcile.PhaseNotListable:
+		case objectscan.PhaseNotListable:
 			notListable[t.Reason] = append(notListable[t.Reason], t.ObjectType)
 		}
 		for _, p := range t.Skipped {
@@ -216,24 +217,24 @@ func describeClockSkew(n int64) string {
 		"machine synchronizes its clock (NTP).", countOf(int(n), "second"))
 }
 
-var typeColumns = []column[reconcile.TypeDrift]{
-	{"TYPE", func(t reconcile.TypeDrift) any { return t.ObjectType }},
-	{"PHASE", func(t reconcile.TypeDrift) any { return t.Phase }},
-	{"CHANGED SINCE", func(t reconcile.TypeDrift) any { return t.Since }},
-	{"CHECKED", func(t reconcile.TypeDrift) any { return t.Checked }},
-	{"EQUAL", func(t reconcile.TypeDrift) any { return t.Equal }},
-	{"MISSING", func(t reconcile.TypeDrift) any { return t.Missing }},
-	{"MIRROR OLDER", func(t reconcile.TypeDrift) any { return t.MirrorOlder }},
-	{"MIRROR NEWER", func(t reconcile.TypeDrift) any { return t.MirrorNewer }},
-	{"CONTENT DIFFERS", func(t reconcile.TypeDrift) any { return t.ContentDiffers }},
-	{"NOT LISTED", func(t reconcile.TypeDrift) any { return t.NotListed }},
-	{"ORPHANS", func(t reconcile.TypeDrift) any { return t.Orphans }},
-	{"REPAIRED", func(t reconcile.TypeDrift) any { return t.Repaired }},
-	{"UNREPAIRED", func(t reconcile.TypeDrift) any { return t.Unrepaired }},
+var typeColumns = []column[objectscan.TypeDrift]{
+	{"TYPE", func(t objectscan.TypeDrift) any { return t.ObjectType }},
+	{"PHASE", func(t objectscan.TypeDrift) any { return t.Phase }},
+	{"CHANGED SINCE", func(t objectscan.TypeDrift) any { return t.Since }},
+	{"CHECKED", func(t objectscan.TypeDrift) any { return t.Checked }},
+	{"EQUAL", func(t objectscan.TypeDrift) any { return t.Equal }},
+	{"MISSING", func(t objectscan.TypeDrift) any { return t.Missing }},
+	{"MIRROR OLDER", func(t objectscan.TypeDrift) any { return t.MirrorOlder }},
+	{"MIRROR NEWER", func(t objectscan.TypeDrift) any { return t.MirrorNewer }},
+	{"CONTENT DIFFERS", func(t objectscan.TypeDrift) any { return t.ContentDiffers }},
+	{"NOT LISTED", func(t objectscan.TypeDrift) any { return t.NotListed }},
+	{"ORPHANS", func(t objectscan.TypeDrift) any { return t.Orphans }},
+	{"REPAIRED", func(t objectscan.TypeDrift) any { return t.Repaired }},
+	{"UNREPAIRED", func(t objectscan.TypeDrift) any { return t.Unrepaired }},
 }
 
 // describeDifference describes an object's differences, with a line for each field.
-func describeDifference(d *reconcile.Difference) string {
+func describeDifference(d *objectscan.Difference) string {
 	head := describeObject(d.ObjectType, d.ObjectID) + ": " + d.Kind
 	if d.Result != "" {
 		head += ", now " + d.Result

@@ -11,9 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // reconcileSwitches are the parameters of a reconciliation that are flags without a value.
@@ -131,7 +133,7 @@ func printReconciled(x *call, run int64) error {
 	if o.Scope == reconcile.Objects {
 		return printReport(x, run)
 	}
-	since, until, err := reconcile.Watermark(x.ctx, x.pool, o.Source, o.Account, o.Scope)
+	since, until, err := watermarks.Get(x.ctx, x.pool, o.Source, o.Account, o.Scope)
 	if err != nil {
 		return err
 	}
@@ -187,9 +189,10 @@ func describeReconcileCounts(counts map[string]int64) string {
 		return text
 	}
 	parts := []string{fmt.Sprintf("%d processed", counts[reconcile.Processed])}
-	for _, what := range []string{reconcile.Present, reconcile.Equal, reconcile.Missing, reconcile.MirrorOlder,
-		reconcile.MirrorNewer, reconcile.ContentDiffers, reconcile.NotListed, reconcile.Orphans, reconcile.Repaired,
-		reconcile.Unrepaired, reconcile.NotListable, reconcile.SkippedTypes, reconcile.SkippedParts,
+	for _, what := range []string{reconcile.Present, objectscan.Equal, reconcile.Missing, objectscan.MirrorOlder,
+		objectscan.MirrorNewer, objectscan.ContentDiffers, objectscan.NotListed, objectscan.Orphans,
+		objectscan.Repaired,
+		objectscan.Unrepaired, objectscan.NotListable, objectscan.SkippedTypes, objectscan.SkippedParts,
 		reconcile.Undelivered,
 		reconcile.Conflicting, reconcile.Rejected, reconcile.Absent} {
 		parts = appendCounts(parts, counts, what, strings.ReplaceAll(what, "_", " "))

@@ -12,10 +12,10 @@ import (
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
-	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/retention"
@@ -175,8 +175,8 @@ func (h *handler) retention(ctx context.Context, pool *pgxpool.Pool, _ none) (*r
 	return view, err
 }
 
-func drift(ctx context.Context, pool *pgxpool.Pool, p idParams) (*reconcile.DriftReport, error) {
-	return reconcile.ReportDrift(ctx, pool, p.ID)
+func drift(ctx context.Context, pool *pgxpool.Pool, p idParams) (*objectscan.DriftReport, error) {
+	return objectscan.ReportDrift(ctx, pool, p.ID)
 }
 
 func (h *handler) stream(ctx context.Context, pool *pgxpool.Pool, _ none) (*operations.StreamView, error) {

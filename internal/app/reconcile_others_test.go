@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -187,7 +188,7 @@ func TestObjectScan_shopWithLostWebhooks_restoresMirror(t *testing.T) {
 		t.Fatalf("%d objects differ: too few for this test", len(wrong))
 	}
 	counts := r.mustReconcile(t, reconcile.Params{Scope: reconcile.Objects}).Counts
-	if counts[reconcile.Missing] == 0 || counts[reconcile.MirrorOlder] == 0 || counts[reconcile.Orphans] < 2 {
+	if counts[reconcile.Missing] == 0 || counts[objectscan.MirrorOlder] == 0 || counts[objectscan.Orphans] < 2 {
 		t.Errorf("the scan counted %v", counts)
 	}
 	r.waitUntilEqualShop(t, fake)
@@ -231,12 +232,12 @@ func TestObjectScan_mirroredShop_needsNoExtraCalls(t *testing.T) {
 	r.deliver(t, fake)
 	r.waitUntilEqualShop(t, fake)
 	fake.Advance(2 * time.Minute) // later than the delay of the lists
-	for i, kind := range []string{reconcile.ContentDiffers, reconcile.Equal} {
+	for i, kind := range []string{objectscan.ContentDiffers, objectscan.Equal} {
 		fake.ResetRequests()
 		for _, name := range types {
 			counts := r.mustReconcile(t, reconcile.Params{Scope: reconcile.Objects, Type: name, Full: true}).Counts
 			if counts[kind] != counts[reconcile.Processed] || counts[reconcile.Processed] < 8 || i == 0 &&
-				counts[reconcile.Repaired] != counts[reconcile.Processed] {
+				counts[objectscan.Repaired] != counts[reconcile.Processed] {
 				t.Errorf("%s: scan %d counted %v", name, i, counts)
 			}
 		}

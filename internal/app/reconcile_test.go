@@ -11,6 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/canonical"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -110,8 +111,8 @@ func TestObjectScan_restrictedKey_scansAllowedTypes(t *testing.T) {
 	fake.Deliver(func(d *provider.Delivery) bool { return true }) // and no webhook arrives
 	run := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Objects})
 	all := len(stripe.Stripe{}.Lists(nil, &provider.API{Key: provider.Secret{Value: []byte("rk_test_some")}}, ""))
-	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 2 || c[reconcile.Repaired] != 2 ||
-		c[reconcile.SkippedTypes] != typesWithoutList || c[reconcile.NotListable] != int64(all-typesWithoutList-3) {
+	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 2 || c[objectscan.Repaired] != 2 ||
+		c[objectscan.SkippedTypes] != typesWithoutList || c[objectscan.NotListable] != int64(all-typesWithoutList-3) {
 		t.Errorf("%s: %v, of %d types: %s", run.Status, run.Counts, all, run.Detail)
 	}
 	if found := r.db.QueryStrings(t,
@@ -260,8 +261,9 @@ func TestObjectScan_missingProducts_areSkipped(t *testing.T) {
 	// customer, subscription, invoice, charge, application_fee, test clocks, eight of treasury,
 	// v2.core.account
 	const there = 15
-	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 1 || c[reconcile.Repaired] != 1 ||
-		c[reconcile.SkippedTypes] != typesWithoutList || c[reconcile.NotListable] != int64(all-typesWithoutList-there) {
+	if c := run.Counts; run.Status != runs.Done || c[reconcile.Missing] != 1 || c[objectscan.Repaired] != 1 ||
+		c[objectscan.SkippedTypes] != typesWithoutList ||
+		c[objectscan.NotListable] != int64(all-typesWithoutList-there) {
 		t.Errorf("%s: %v, of %d types: %s", run.Status, c, all, run.Detail)
 	}
 	if found := r.db.QueryStrings(t, `SELECT object_id FROM objects WHERE NOT deleted`); !slices.Equal(found,
@@ -366,16 +368,16 @@ func TestObjectScan_calls_oneForEachPageAndDifference(t *testing.T) {
 		}
 	}
 	scan("an empty mirror, filled by the pages", objects, 0, map[string]int64{reconcile.Missing: objects,
-		reconcile.Repaired: objects})
-	scan("nothing has changed", objects, 0, map[string]int64{reconcile.Equal: objects})
+		objectscan.Repaired: objects})
+	scan("nothing has changed", objects, 0, map[string]int64{objectscan.Equal: objects})
 	for i := range 7 {
 		fake.Set("", ids[100*i], map[string]any{"name": fmt.Sprint("Ada ", i)})
 	}
 	fake.ApplyEvent("", ids[5], "customer.deleted")
 	fake.Create("", "customer", nil)
 	fake.Advance(time.Minute)
-	changed := map[string]int64{reconcile.Equal: objects - 8, reconcile.Missing: 1, reconcile.Orphans: 1,
-		reconcile.Repaired: 9}
+	changed := map[string]int64{objectscan.Equal: objects - 8, reconcile.Missing: 1, objectscan.Orphans: 1,
+		objectscan.Repaired: 9}
 	scan("a few have changed", objects, 8, changed) // the new one is complete in its page
 	if n := r.db.QueryStrings(t, `SELECT count(*)::text FROM objects WHERE object_type = 'customer'
 		AND state ->> 'name' LIKE 'Ada _'`)[0]; n != "7" {
@@ -401,7 +403,7 @@ func TestObjectScan_changingLinks_areEqual(t *testing.T) {
 			WHERE object_type IN ('charge', 'invoice')`)[0]
 	}
 	var first string
-	for i, kind := range []string{reconcile.Missing, reconcile.Equal, reconcile.Equal} {
+	for i, kind := range []string{reconcile.Missing, objectscan.Equal, objectscan.Equal} {
 		for _, objectType := range []string{"charge", "invoice"} {
 			run := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType})
 			if c := run.Counts; c[kind] != objects {

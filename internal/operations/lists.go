@@ -8,10 +8,11 @@ import (
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // RejectionParams select rejected deliveries.
@@ -70,13 +71,13 @@ func Refetches(ctx context.Context, pool *pgxpool.Pool, p SourceParams) (page ev
 }
 
 // Watermarks lists until when the log and the mirror are complete. Errors: events.ErrInvalid.
-func Watermarks(ctx context.Context, pool *pgxpool.Pool, p SourceParams) (page events.Page[reconcile.Completeness],
+func Watermarks(ctx context.Context, pool *pgxpool.Pool, p SourceParams) (page events.Page[watermarks.Completeness],
 	err error) {
 	source, err := checkSource(ctx, pool, p, p.Source)
 	if err != nil {
 		return page, err
 	}
-	return reconcile.Watermarks(ctx, pool, source, p.Cursor, p.limit())
+	return watermarks.List(ctx, pool, source, p.Cursor, p.limit())
 }
 
 // DifferenceParams select differences of a run.
@@ -89,12 +90,12 @@ type DifferenceParams struct {
 
 // Differences lists the objects for which a run found a difference between mirror and provider.
 // Errors: events.ErrInvalid.
-func Differences(ctx context.Context, pool *pgxpool.Pool, p DifferenceParams) (page events.Page[reconcile.Difference],
+func Differences(ctx context.Context, pool *pgxpool.Pool, p DifferenceParams) (page events.Page[objectscan.Difference],
 	err error) {
 	if err := check(p); err != nil {
 		return page, err
 	}
-	return reconcile.Differences(ctx, pool, p.Run, p.Kind, p.Result, p.Cursor, p.limit())
+	return objectscan.Differences(ctx, pool, p.Run, p.Kind, p.Result, p.Cursor, p.limit())
 }
 
 // RunParams select runs.

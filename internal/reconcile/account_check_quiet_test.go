@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -95,7 +96,7 @@ func TestAccountCheck_newestEventNotInLog_isEnough(t *testing.T) {
 			b.addUndeliveredEvent(t)
 		}
 		r := b.runOnce(t, b.apiAt(b.fake.URL), reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
-		if r.Status != runs.Done || r.Counts[reconcile.Orphans] != 3 || r.Counts[reconcile.Repaired] != 3 ||
+		if r.Status != runs.Done || r.Counts[objectscan.Orphans] != 3 || r.Counts[objectscan.Repaired] != 3 ||
 			len(b.deletedObjects(t)) != 3 {
 			t.Errorf("webhook received %t: %s %v, deleted are %q: %s", received, r.Status, r.Counts,
 				b.deletedObjects(t), r.Detail)
@@ -116,7 +117,7 @@ func TestAccountCheck_oldWebhooksOnly_usesAnObject(t *testing.T) {
 	b, gone := newQuietStripeEnv(t, 5)
 	b.addUndeliveredEvent(t)
 	wantCounts(t, b.runOnce(t, b.apiAt(b.fake.URL), reconcile.Params{Scope: reconcile.Objects, Type: "invoice"}),
-		counts{reconcile.Repaired: 1})
+		counts{objectscan.Repaired: 1})
 	if deleted := b.deletedObjects(t); len(deleted) != 1 || deleted[0] != gone {
 		t.Errorf("deleted are %q, not %s", deleted, gone)
 	}
@@ -142,7 +143,7 @@ func TestObjectScan_accountCheckImpossible_needsApproval(t *testing.T) {
 	wantNone(t, b.deletedObjects(t))
 	b.approve(t, requested.ID, "they are gone")
 	b.startReconciler(t, b.runner(t, api, sameCaller))
-	wantCounts(t, b.waitForEnd(t, requested.ID), counts{reconcile.Orphans: objects, reconcile.Repaired: objects})
+	wantCounts(t, b.waitForEnd(t, requested.ID), counts{objectscan.Orphans: objects, objectscan.Repaired: objects})
 }
 
 var invoicePath = regexp.MustCompile(`^/v1/invoices/[^/]+$`)
@@ -244,7 +245,7 @@ func TestAccountCheck_refetchedObject_isEnough(t *testing.T) {
 		WHERE object_type = 'thing'`)
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	if scanned := b.WaitForRun(t, run, endedOrAwaitsApproval); scanned.Status != runs.Done ||
-		scanned.Counts[reconcile.Equal] != 5 {
+		scanned.Counts[objectscan.Equal] != 5 {
 		t.Errorf("%s %v: %s", scanned.Status, scanned.Counts, scanned.Detail)
 	}
 }

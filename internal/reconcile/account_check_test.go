@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -253,7 +254,7 @@ func TestObjectScan_otherAccountKey_asksForApproval(t *testing.T) {
 			}
 			wantExactCounts(t, b.waitForEnd(t, run),
 				nonzero(counts{reconcile.Processed: int64(c.objects + c.others), reconcile.Missing: int64(c.others),
-					reconcile.Orphans: int64(c.objects), reconcile.Repaired: int64(c.objects + c.others)}))
+					objectscan.Orphans: int64(c.objects), objectscan.Repaired: int64(c.objects + c.others)}))
 		})
 	}
 }
@@ -276,11 +277,11 @@ func TestAccountCheck_oneKnownObject_isEnough(t *testing.T) {
 	b := newEmptyEnv(t, 231, livingOptions(5))
 	b.startReconciler(t, b.runnerWithoutEvents(t, 3, func(id string) bool { return id == "obj_4" }))
 	wantExactCounts(t, b.scan(t, reconcile.Params{}), counts{reconcile.Processed: 3, reconcile.Missing: 3,
-		reconcile.Repaired: 3})
+		objectscan.Repaired: 3})
 	b.deliver(t, b.api.history.Events)
 	// they come from a scan only, and are the newest
 	b.DB.Exec(t, `UPDATE objects SET last_event_id = last_event_id + 1000 WHERE object_id LIKE 'theirs%'`)
-	if r := b.scan(t, reconcile.Params{}); r.Counts[reconcile.Orphans] != 4 || b.typeCompleteUntil(t).IsZero() {
+	if r := b.scan(t, reconcile.Params{}); r.Counts[objectscan.Orphans] != 4 || b.typeCompleteUntil(t).IsZero() {
 		t.Errorf("%s %v, complete until %s", r.Status, r.Counts, b.typeCompleteUntil(t))
 	}
 	if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) != 4 {

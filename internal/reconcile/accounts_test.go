@@ -10,11 +10,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // reconcileAll reconciles all accounts one after the other, in a process whose source excludes
@@ -76,7 +78,7 @@ func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
 			for _, r := range b.reconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: objectType,
 				DryRun: true}) {
 				if got = append(got, b.report(t, r.ID).Account); r.Counts[reconcile.Missing] != 0 ||
-					r.Counts[reconcile.Equal] == 0 {
+					r.Counts[objectscan.Equal] == 0 {
 					t.Errorf("pinned to %q: %s %s %v: %s", pinned, objectType, r.Status, r.Counts, r.Detail)
 				}
 			}
@@ -273,7 +275,7 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	b.DB.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at)
 		SELECT $1, a, 'type product',
 		to_timestamp(0), now(), 1, now() FROM unnest($2::text[]) AS a`, b.Source, others)
-	page, err := reconcile.Watermarks(t.Context(), b.OperatorPool, b.Source, "", 0)
+	page, err := watermarks.List(t.Context(), b.OperatorPool, b.Source, "", 0)
 	if err != nil || len(page.Items) != 6 {
 		t.Fatalf("%+v, %v", page.Items, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -56,7 +57,7 @@ func TestObjectScan_typeAwaitingApproval_blocksNoOtherType(t *testing.T) {
 	}
 	b.approve(t, run, "they are gone")
 	r, want := b.waitForEnd(t, run), driftCounts(95)
-	want[reconcile.Processed], want[reconcile.Orphans] = 111, 91
+	want[reconcile.Processed], want[objectscan.Orphans] = 111, 91
 	wantExactCounts(t, r, want)
 	if n := queryOne[int64](t, b,
 		`SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`); r.Status !=
@@ -97,7 +98,7 @@ func TestObjectScan_killedBeforeApproval_asksAgain(t *testing.T) {
 		"90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the mirror")
 	wantValue(t, b, 0, `SELECT count(*) FROM objects WHERE deleted AND object_id LIKE 'gone%'`)
 	b.approve(t, run, "they are gone")
-	wantCounts(t, b.waitForEnd(t, run), counts{reconcile.Orphans: 131})
+	wantCounts(t, b.waitForEnd(t, run), counts{objectscan.Orphans: 131})
 }
 
 // A type whose list fails is skipped, and does not stop the request for approval of another type.
@@ -109,7 +110,7 @@ func TestObjectScan_otherTypeFails_stillAsksForApproval(t *testing.T) {
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.waitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror")
 	b.approve(t, run, "they are gone")
-	wantCounts(t, b.waitForEnd(t, run), counts{reconcile.Orphans: 90, reconcile.NotListable: 1})
+	wantCounts(t, b.waitForEnd(t, run), counts{objectscan.Orphans: 90, objectscan.NotListable: 1})
 	if report := b.report(t, run); !strings.Contains(report.Types[1].Reason, "502") ||
 		!b.typeCompleteUntil(t).IsZero() {
 		t.Errorf("%+v", report)
@@ -195,7 +196,7 @@ func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
 	}
 	b.approve(t, run, "this one too")
 	got := b.waitForEnd(t, run)
-	if got.Status != runs.Done || got.Counts[reconcile.Orphans] != 30 || len(got.Approvals) != 3 {
+	if got.Status != runs.Done || got.Counts[objectscan.Orphans] != 30 || len(got.Approvals) != 3 {
 		t.Fatalf("%s %v, %+v: %s", got.Status, got.Counts, got.Approvals, got.Detail)
 	}
 	for i, want := range []struct{ subject, message, reason string }{
@@ -227,8 +228,8 @@ func TestObjectScan_configuredListMissing_isSkipped(t *testing.T) {
 			return r.Status.Ended() ||
 				r.ConsecutiveFailures > 5
 		})
-		if r.Status != runs.Done || r.Counts[reconcile.NotListable] != 1 || r.Counts[reconcile.Missing] == 0 ||
-			r.Counts[reconcile.Unrepaired] != 0 {
+		if r.Status != runs.Done || r.Counts[objectscan.NotListable] != 1 || r.Counts[reconcile.Missing] == 0 ||
+			r.Counts[objectscan.Unrepaired] != 0 {
 			t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 		}
 		r = b.WaitForRun(t, b.startScan(t, "gift_card"), func(r *runs.Run) bool {
@@ -298,7 +299,7 @@ func TestObjectScan_lastingListFailure_skipsTheType(t *testing.T) {
 					return
 				}
 				if params.Type == "" {
-					wantCounts(t, got, counts{reconcile.NotListable: 1})
+					wantCounts(t, got, counts{objectscan.NotListable: 1})
 				} else {
 					wantRunFailed(t, got, "deployment", "500")
 				}

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/providerapi"
-	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 )
@@ -70,7 +70,7 @@ func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
 			})
 			says := map[bool]string{true: "the file has more bytes, and the API announced ",
 				false: fmt.Sprintf("the file has %d bytes, and the API announced ", cut)}[longer]
-			if r.Status != runs.Failed || !strings.Contains(r.Detail, says) || r.Counts[reconcile.Orphans] != 0 {
+			if r.Status != runs.Failed || !strings.Contains(r.Detail, says) || r.Counts[objectscan.Orphans] != 0 {
 				t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 			}
 			b.wantRows(t, `SELECT count(*)::text FROM watermarks`, "0")

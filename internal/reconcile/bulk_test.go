@@ -12,6 +12,7 @@ import (
 
 	diff "github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
 	"github.com/postern-gateway/postern/internal/providerapi"
@@ -161,14 +162,14 @@ func TestObjectScan_bulkFile_listsEachType(t *testing.T) {
 	for _, name := range []string{"product", "order", "inventory_level", "inventory_item", "location"} {
 		first := b.waitForScan(t, b.startScan(t, name))
 		if name != "location" && name != "inventory_item" &&
-			(first[reconcile.Missing] == 0 || first[reconcile.Orphans] == 0) {
+			(first[reconcile.Missing] == 0 || first[objectscan.Orphans] == 0) {
 			t.Errorf("%s: counts %v: the test is too easy", name, first)
 		}
 		wantNone(t, b.typeDifferences(t, name))
 		b.fake.ResetRequests()
 		begun, downloads := b.fake.BulkCount(), len(b.checkDownloads(t))
 		again := b.waitForScan(t, b.startScan(t, name))
-		if again[reconcile.Equal] != again[reconcile.Processed] || again[reconcile.Processed] == 0 {
+		if again[objectscan.Equal] != again[reconcile.Processed] || again[reconcile.Processed] == 0 {
 			t.Errorf("%s: a second scan counted %v", name, again)
 		}
 		if calls := len(b.fake.Requests()); calls > 6 || b.fake.BulkCount() != begun+1 ||
@@ -273,15 +274,15 @@ func TestObjectScan_configuredType_isScanned(t *testing.T) {
 	b.fake.Advance(2 * time.Minute)
 	b.startReconciler(t, b.runner(t))
 	counts := b.waitForScan(t, b.startScan(t, "gift_card"))
-	if counts[reconcile.Repaired] != 12 {
+	if counts[objectscan.Repaired] != 12 {
 		t.Errorf("a first scan counted %v", counts)
 	}
 	b.fake.Change("gift_card", ids[1], true)
 	b.fake.Delete("gift_card", ids[2], true)
 	b.fake.Advance(2 * time.Minute)
 	counts = b.waitForScan(t, b.startScan(t, "gift_card"))
-	if counts[reconcile.MirrorOlder] != 1 || counts[reconcile.Orphans] != 1 || counts[reconcile.Repaired] != 2 ||
-		counts[reconcile.Equal] != 10 {
+	if counts[objectscan.MirrorOlder] != 1 || counts[objectscan.Orphans] != 1 || counts[objectscan.Repaired] != 2 ||
+		counts[objectscan.Equal] != 10 {
 		t.Errorf("a second scan counted %v", counts)
 	}
 	wantNone(t, b.typeDifferences(t, "gift_card"))
@@ -355,5 +356,5 @@ func TestObjectScan_draftOrdersWithoutOldOrders_deletesMissing(t *testing.T) {
 	b.api.Bulk = nil
 	b.startReconciler(t, b.runner(t))
 	r := b.waitForEnd(t, b.startScan(t, "draft_order"))
-	wantCounts(t, r, counts{reconcile.Orphans: 2, reconcile.Unrepaired: 0})
+	wantCounts(t, r, counts{objectscan.Orphans: 2, objectscan.Unrepaired: 0})
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -30,6 +31,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // simAPI is the API of the simulated provider for a history, at a time long after it.
@@ -393,9 +395,9 @@ func (b *testEnv) requestRefetch(t *testing.T, objectType, id, who, why string) 
 }
 
 // report returns the drift report of an object scan.
-func (b *testEnv) report(t *testing.T, run int64) *reconcile.DriftReport {
+func (b *testEnv) report(t *testing.T, run int64) *objectscan.DriftReport {
 	t.Helper()
-	report, err := reconcile.ReportDrift(t.Context(), b.OperatorPool, run)
+	report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -403,9 +405,9 @@ func (b *testEnv) report(t *testing.T, run int64) *reconcile.DriftReport {
 }
 
 // unrepaired returns the differences that an object scan has not repaired.
-func (b *testEnv) unrepaired(t *testing.T, run int64) []reconcile.Difference {
+func (b *testEnv) unrepaired(t *testing.T, run int64) []objectscan.Difference {
 	t.Helper()
-	page, err := reconcile.Differences(t.Context(), b.OperatorPool, run, "", "unrepaired", "", 10)
+	page, err := objectscan.Differences(t.Context(), b.OperatorPool, run, "", "unrepaired", "", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +417,7 @@ func (b *testEnv) unrepaired(t *testing.T, run int64) []reconcile.Difference {
 // completeRange returns the time range of a watermark.
 func (b *testEnv) completeRange(t *testing.T, account, what string) (since, until time.Time) {
 	t.Helper()
-	since, until, err := reconcile.Watermark(t.Context(), b.OperatorPool, b.Source, account, what)
+	since, until, err := watermarks.Get(t.Context(), b.OperatorPool, b.Source, account, what)
 	if err != nil {
 		t.Fatal(err)
 	}

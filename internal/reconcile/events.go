@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // An interval should have a number of pages between these two.
@@ -73,8 +76,8 @@ func (w *execution) freezeBounds(ctx context.Context) error {
 	if w.lease.Cursor != 0 {
 		return nil
 	}
-	if _, err := w.Pool.Exec(ctx, deleteEndedWatermarksSQL, w.params.Source, w.params.Account); err != nil {
-		return fmt.Errorf("delete the watermarks of ended runs: %w", err)
+	if err := watermarks.DeleteEnded(ctx, w.Pool, w.params.Source, w.params.Account); err != nil {
+		return err
 	}
 	now := w.Source.Caller.Now()
 	if w.lease.Bound == 0 {
@@ -94,8 +97,6 @@ func (w *execution) freezeBounds(ctx context.Context) error {
 	return err
 }
 
-const watermarkSQL = `SELECT since, until FROM watermarks WHERE source = $1 AND account = $2 AND subject = $3`
-
 // startTime returns where to start: at the requested time; without one a little before the
 // watermark; without a watermark as far back as the provider keeps events.
 func (w *execution) startTime(ctx context.Context, now time.Time) (time.Time, error) {
@@ -103,7 +104,8 @@ func (w *execution) startTime(ctx context.Context, now time.Time) (time.Time, er
 	if !w.params.Since.IsZero() { // the provider has no older events, so no older interval can become complete
 		return later(w.params.Since, oldest), nil
 	}
-	from, completeUntil, err := w.completeRange(ctx, Events, w.eventScope())
+	from, completeUntil, err := watermarks.InScope(ctx, w.Pool, w.params.Source, w.params.Account,
+		watermarks.Events, w.eventScope())
 	// the time before a first run over a short range is not complete
 	if err != nil || completeUntil.IsZero() || from.After(oldest) {
 		return oldest, err
@@ -113,6 +115,42 @@ func (w *execution) startTime(ctx context.Context, now time.Time) (time.Time, er
 		return oldest, nil
 	}
 	return since, nil
+}
+
+// raiseWatermark records that the run's scope is complete from the checkpoint until a time. A dry
+// run records nothing.
+func (w *execution) raiseWatermark(ctx context.Context, until time.Time) error {
+	if w.params.DryRun {
+		return nil
+	}
+	return watermarks.RaiseEvents(ctx, w.Pool, &watermarks.Interval{Source: w.params.Source, Account: w.params.Account,
+		Subject: watermarks.Events, Scope: w.eventScope(), Since: time.UnixMicro(w.lease.Cursor).UTC(), Until: until,
+		Run: w.lease.Run.ID}, w.params.Since.IsZero(), w.Source.Caller.Now().Add(-w.EventRetention()))
+}
+
+// eventScope is a digest of what a run over events reads: the webhooks or lists, and the accounts
+// whose events the source accepts. With another scope, events from before a watermark may be listed
+// for the first time.
+func (w *execution) eventScope() string {
+	api, config := w.Source.API, w.Source.Config
+	parts := append([]string{config.Account}, slices.Sorted(slices.Values(config.Accounts))...)
+	switch lister := w.Source.Reader.(type) {
+	case provider.EventLister: // each account has its own list
+		allowed := slices.Contains(config.Accounts, "*") ||
+			slices.Contains(config.Accounts, providerAccount(w.Source, w.params.Account))
+		parts = []string{config.Account, strconv.FormatBool(allowed)}
+		parts = append(parts, watermarks.CallParts(lister.ListEvents(api, w.params.Account, watermarks.Epoch,
+			watermarks.Epoch, ""))...)
+		if idOnly, ok := lister.(provider.IDOnlyEventLister); ok && api.IDOnlyEvents {
+			parts = append(parts, watermarks.CallParts(idOnly.ListIDOnlyEvents(api, w.params.Account, watermarks.Epoch,
+				watermarks.Epoch, ""))...)
+		}
+	case provider.DeliveryLister:
+		parts = append(parts, slices.Sorted(slices.Values(api.Webhooks))...)
+	case provider.TimedLister:
+		parts = append(parts, watermarks.CallParts(lister.ListTimed(api, watermarks.Epoch, watermarks.Epoch, ""))...)
+	}
+	return watermarks.Scope(parts)
 }
 
 // later returns the later of two times.

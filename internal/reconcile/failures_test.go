@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -459,6 +460,6 @@ func TestObjectScan_missingDuringOutage_waitsForTheAPI(t *testing.T) {
 		t.Errorf("%s with %d unrepaired, list requested %t: %s", r.Status, n, requested.Load(), r.Detail)
 	}
 	well.Store(true)
-	wantExactCounts(t, f.waitForEnd(t, run), counts{reconcile.Processed: 4, reconcile.Equal: 3, reconcile.Orphans: 1,
-		reconcile.Repaired: 1})
+	wantExactCounts(t, f.waitForEnd(t, run), counts{reconcile.Processed: 4, objectscan.Equal: 3, objectscan.Orphans: 1,
+		objectscan.Repaired: 1})
 }

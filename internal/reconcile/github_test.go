@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -184,8 +185,8 @@ func TestObjectScan_github_makesMirrorEqual(t *testing.T) {
 		t.Fatalf("%d objects differ: the test is too easy", len(wrong))
 	}
 	r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects})
-	if r.Status != runs.Done || r.Counts[reconcile.Missing] == 0 || r.Counts[reconcile.MirrorOlder] == 0 ||
-		r.Counts[reconcile.Orphans] == 0 || r.Counts[reconcile.Unrepaired] != 0 {
+	if r.Status != runs.Done || r.Counts[reconcile.Missing] == 0 || r.Counts[objectscan.MirrorOlder] == 0 ||
+		r.Counts[objectscan.Orphans] == 0 || r.Counts[objectscan.Unrepaired] != 0 {
 		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 	}
 	wantNone(t, f.objectDifferences(t))
@@ -193,7 +194,7 @@ func TestObjectScan_github_makesMirrorEqual(t *testing.T) {
 	again := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Full: true})
 	// pages of two repositories, control calls, and further pages
 	if n := len(f.fake.Requests()) - before; again.Status != runs.Done ||
-		again.Counts[reconcile.Equal] != again.Counts[reconcile.Processed] || again.Counts[reconcile.Processed] < 60 ||
+		again.Counts[objectscan.Equal] != again.Counts[reconcile.Processed] || again.Counts[reconcile.Processed] < 60 ||
 		n > int(3*f.listedTypes()+3) {
 		t.Errorf("again, with %d calls: %s with %v: %s", n, again.Status, again.Counts, again.Detail)
 	}
@@ -214,7 +215,7 @@ func TestObjectScan_githubMissingWithoutAccess_isNotBelieved(t *testing.T) {
 	f.startThrough(t, f.source.Caller)
 	for objectType, orphans := range map[string]int64{"issue": 1, "repository": 0} {
 		r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Full: true})
-		wantCounts(t, r, counts{reconcile.Unrepaired: 1, reconcile.Orphans: orphans})
+		wantCounts(t, r, counts{objectscan.Unrepaired: 1, objectscan.Orphans: orphans})
 	}
 	if !f.mirrorRow(t, "issue", seen).deleted {
 		t.Error("a missing object in a readable repository is not deleted")
@@ -245,7 +246,7 @@ func TestObjectScan_githubDrafts_areNotDeleted(t *testing.T) {
 		f.wantRefetchFailure(t, "release", id, "nothing shows which, so it does not count as deleted")
 	}
 	r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "release", Full: true})
-	wantCounts(t, r, counts{reconcile.Unrepaired: 2, reconcile.Orphans: 1})
+	wantCounts(t, r, counts{objectscan.Unrepaired: 2, objectscan.Orphans: 1})
 	if !f.mirrorRow(t, "release", public).deleted {
 		t.Error("a missing public release is not deleted")
 	}
@@ -266,7 +267,7 @@ func TestObjectScan_lateWebhookOfDeletedObject_writesTombstone(t *testing.T) {
 	f.deliver(t)
 	f.startThrough(t, f.source.Caller)
 	r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "issue", Full: true})
-	wantCounts(t, r, counts{reconcile.Orphans: 1, reconcile.Repaired: 1})
+	wantCounts(t, r, counts{objectscan.Orphans: 1, objectscan.Repaired: 1})
 	wantValue(t, f.testEnv, 1,
 		`SELECT count(*) FROM objects WHERE object_type = 'issue' AND object_id = $1 AND deleted`, id)
 }
@@ -300,12 +301,12 @@ func TestObjectScan_githubOtherTypes_makesMirrorEqual(t *testing.T) {
 			if r.Status != runs.Done {
 				t.Errorf("%s: %s", r.Status, r.Detail)
 			}
-			wantExactCounts(t, r, counts{reconcile.Processed: 11, reconcile.Equal: 7, reconcile.MirrorOlder: 2,
-				reconcile.Missing: 1, reconcile.Orphans: 1, reconcile.Repaired: 4})
+			wantExactCounts(t, r, counts{reconcile.Processed: 11, objectscan.Equal: 7, objectscan.MirrorOlder: 2,
+				reconcile.Missing: 1, objectscan.Orphans: 1, objectscan.Repaired: 4})
 			wantNone(t, f.objectDifferences(t))
 			wantValue(t, f.testEnv, 1, `SELECT count(*) FROM watermarks WHERE subject = $1`, "type "+kind)
 			f.fake.Advance(2 * time.Hour)
-			made, again := len(f.fake.Requests()), counts{reconcile.Processed: 10, reconcile.Equal: 10}
+			made, again := len(f.fake.Requests()), counts{reconcile.Processed: 10, objectscan.Equal: 10}
 			if kind == "pull_request_review_comment" {
 				again = counts{} // only changes are requested
 			}

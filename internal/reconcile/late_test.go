@@ -15,6 +15,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -77,8 +78,8 @@ func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 			}
 			r := b.runner()
 			b.startReconciler(t, r)
-			if scanned := b.scan(t, reconcile.Params{}); scanned.Counts[reconcile.Equal] == 0 ||
-				scanned.Counts[reconcile.Unrepaired] != 0 || b.typeCompleteUntil(t).IsZero() {
+			if scanned := b.scan(t, reconcile.Params{}); scanned.Counts[objectscan.Equal] == 0 ||
+				scanned.Counts[objectscan.Unrepaired] != 0 || b.typeCompleteUntil(t).IsZero() {
 				t.Fatalf("%v, complete until %s", scanned.Counts, b.typeCompleteUntil(t))
 			}
 			if !during {
@@ -329,7 +330,7 @@ func TestObjectScan_lateList_keepsNewerState(t *testing.T) {
 	before := b.differences(t)
 	b.startReconciler(t, b.runner())
 	r := b.scan(t, reconcile.Params{})
-	if r.Counts[reconcile.MirrorNewer] == 0 {
+	if r.Counts[objectscan.MirrorNewer] == 0 {
 		t.Errorf("no object is newer than a late list: %v", r.Counts)
 	}
 	for _, w := range b.differences(t) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -17,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // sparseLists lists things through other objects that may have none.
@@ -102,7 +104,7 @@ func TestObjectScan_cursorParentMissing_restartsTheList(t *testing.T) {
 	}
 	b.startReconciler(t, b.runner())
 	r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Objects})
-	if r.Status != runs.Done || r.Counts[reconcile.Equal] != 20 || begun < 2 {
+	if r.Status != runs.Done || r.Counts[objectscan.Equal] != 20 || begun < 2 {
 		t.Errorf("%s %v, started %d times: %s", r.Status, r.Counts, begun, r.Detail)
 	}
 }
@@ -119,7 +121,7 @@ func TestObjectScan_failureAfterFinishedType_backsOff(t *testing.T) {
 	b.WaitForRun(t, run, func(r *runs.Run) bool { return r.ConsecutiveFailures >= 3 })
 	b.api.respondTo(nil, "/list")
 	r := b.waitForEnd(t, run)
-	wantExactCounts(t, r, counts{reconcile.Processed: 20, reconcile.Equal: 20})
+	wantExactCounts(t, r, counts{reconcile.Processed: 20, objectscan.Equal: 20})
 	if r.Status != runs.Done {
 		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
@@ -210,7 +212,7 @@ func TestObjectScan_longListRestarted_isNotACycle(t *testing.T) {
 				return r.Execute(ctx, h, log)
 			}})
 			wantCounts(t, b.wantDone(t, reconcile.Params{Scope: reconcile.Objects}),
-				counts{reconcile.Missing: 1, reconcile.Repaired: 1})
+				counts{reconcile.Missing: 1, objectscan.Repaired: 1})
 			b.wantRows(t, `SELECT 'rereads ' || rereads || ', restarts ' || restarts FROM object_scans`, again)
 		})
 	}
@@ -269,10 +271,10 @@ func TestObjectScan_unrepairedAndRestarts_countOnce(t *testing.T) {
 			b.startReconciler(t, b.runner())
 			r := b.scan(t, reconcile.Params{})
 			want := driftCounts(5)
-			delete(want, reconcile.MirrorOlder)
-			want[reconcile.ContentDiffers]++ // an object that is listed and missing by id counts as this
+			delete(want, objectscan.MirrorOlder)
+			want[objectscan.ContentDiffers]++ // an object that is listed and missing by id counts as this
 			if lasting {
-				want[reconcile.Repaired], want[reconcile.Unrepaired] = 4, 1
+				want[objectscan.Repaired], want[objectscan.Unrepaired] = 4, 1
 			}
 			wantExactCounts(t, r, want)
 			if restarts != 3 || requested < 2 || b.typeCompleteUntil(t).IsZero() != lasting {
@@ -286,7 +288,9 @@ func TestObjectScan_unrepairedAndRestarts_countOnce(t *testing.T) {
 func (b *testEnv) addStartedScan(t *testing.T) (run int64) {
 	t.Helper()
 	run = b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	scope := reconcile.ListScope(b.sources().All()[b.Source], "thing")
+	source := b.sources().All()[b.Source]
+	scope := watermarks.Scope(watermarks.CallParts(sim.Provider{}.ListObjects(source.Config, source.API, "", "thing",
+		time.Time{}, time.Time{}, "")))
 	b.DB.Exec(t, `INSERT INTO object_scans (run, source, account, object_type, started_at, scope, updated_at)
 		VALUES ($1, $2, '', 'thing', $3, $4, now())`, run, b.Source, b.api.now.Truncate(time.Second), scope)
 	return run
@@ -304,22 +308,24 @@ func TestObjectScan_objectListedAgain_keepsItsCount(t *testing.T) {
 		unread, same        bool
 		want                map[string]int64
 	}{
-		"equal, then unrepaired, then equal": {true, false, "unrepaired = 1", false, true, counts{reconcile.Equal: 20}},
+		"equal, then unrepaired, then equal": {true, false, "unrepaired = 1", false, true,
+			counts{objectscan.Equal: 20}},
 		"differing and unrepaired, then equal": {true, true, "mirror_older = 1, unrepaired = 1", false, true,
-			counts{reconcile.Equal: 19, reconcile.MirrorOlder: 1, reconcile.Repaired: 1}},
+			counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Repaired: 1}},
 		"equal, then unrepaired, then repaired": {true, false, "unrepaired = 1", false, false,
-			counts{reconcile.Equal: 20}},
+			counts{objectscan.Equal: 20}},
 		"differing and unrepaired, then repaired": {true, true, "mirror_older = 1, unrepaired = 1", false, false,
-			counts{reconcile.Equal: 19, reconcile.MirrorOlder: 1, reconcile.Repaired: 1}},
+			counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Repaired: 1}},
 		"differing and repaired, then unrepaired": {false, true, "mirror_older = 1, repaired = 1", true, false,
-			counts{reconcile.Equal: 19, reconcile.MirrorOlder: 1, reconcile.Unrepaired: 1}},
+			counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Unrepaired: 1}},
 		"differing and unrepaired, and again unrepaired": {true, true, "mirror_older = 1, unrepaired = 1", true, false,
-			counts{reconcile.Equal: 19, reconcile.MirrorOlder: 1, reconcile.Unrepaired: 1}},
+			counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Unrepaired: 1}},
 		"equal, then unrepaired": {false, false, "repaired = 0", true, false,
-			counts{reconcile.Equal: 20, reconcile.Unrepaired: 1}},
+			counts{objectscan.Equal: 20, objectscan.Unrepaired: 1}},
 		"differing and repaired, and again repaired": {false, true, "mirror_older = 1, repaired = 1", false, false,
-			counts{reconcile.Equal: 19, reconcile.MirrorOlder: 1, reconcile.Repaired: 1}},
-		"equal, then differing and repaired": {false, false, "repaired = 0", false, false, counts{reconcile.Equal: 20}},
+			counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Repaired: 1}},
+		"equal, then differing and repaired": {false, false, "repaired = 0", false, false,
+			counts{objectscan.Equal: 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

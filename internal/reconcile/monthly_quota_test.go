@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -149,7 +150,7 @@ func TestObjectScan_quotaUsedUp_skipsNoType(t *testing.T) {
 			}
 			more.Store(true)
 			r := b.waitForEnd(t, run)
-			wantCounts(t, r, counts{reconcile.NotListable: 0, reconcile.Orphans: 1, reconcile.Unrepaired: 0})
+			wantCounts(t, r, counts{objectscan.NotListable: 0, objectscan.Orphans: 1, objectscan.Unrepaired: 0})
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	diff "github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -65,9 +66,9 @@ func TestObjectScan_notListedObjects_areCounted(t *testing.T) {
 	b.omitFromList(noFault, "obj_3", "obj_6", "obj_7", "obj_8", "obj_9")
 	b.startReconciler(t, b.runner())
 	want := driftCounts(5)
-	want[reconcile.NotListed], want[reconcile.Unrepaired] = 3, 2
-	want[reconcile.Equal] -= 2
-	want[reconcile.ContentDiffers] += 2
+	want[objectscan.NotListed], want[objectscan.Unrepaired] = 3, 2
+	want[objectscan.Equal] -= 2
+	want[objectscan.ContentDiffers] += 2
 	r := b.scan(t, reconcile.Params{Full: true})
 	wantExactCounts(t, r, want)
 	report := b.report(t, r.ID)
@@ -78,10 +79,10 @@ func TestObjectScan_notListedObjects_areCounted(t *testing.T) {
 	b.api.respondTo(nil, "/things/obj_7", "/things/obj_9")
 	b.omitFromList(noFault, "obj_6", "obj_8")
 	wantExactCounts(t, b.scan(t, reconcile.Params{DryRun: true}),
-		counts{reconcile.Processed: 20, reconcile.Equal: 19, reconcile.MirrorNewer: 1, reconcile.NotListed: 2})
+		counts{reconcile.Processed: 20, objectscan.Equal: 19, objectscan.MirrorNewer: 1, objectscan.NotListed: 2})
 	calls := b.api.callCount("/things/")
 	wantExactCounts(t, b.scan(t, reconcile.Params{}),
-		counts{reconcile.Processed: 20, reconcile.Equal: 19, reconcile.MirrorNewer: 1, reconcile.NotListed: 2})
+		counts{reconcile.Processed: 20, objectscan.Equal: 19, objectscan.MirrorNewer: 1, objectscan.NotListed: 2})
 	if n := b.api.callCount("/things/") - calls; n != 2 || b.typeCompleteUntil(t).IsZero() {
 		t.Errorf("%d calls for two objects that are not listed; complete until %s", n, b.typeCompleteUntil(t))
 	}
@@ -115,9 +116,9 @@ func TestObjectScan_notListedObjectsAndKills_countOnce(t *testing.T) {
 		b.StartRunner(t, "one", parallel, map[string]runs.Executor{reconcile.Job: execute})
 		counts[killed] = b.scan(t, reconcile.Params{}).Counts
 		if n := b.DB.QueryStrings(t, `SELECT not_listed::text FROM object_scans`); n[0] != fmt.Sprint(
-			counts[killed][reconcile.NotListed]) ||
+			counts[killed][objectscan.NotListed]) ||
 			n[0] == "0" {
-			t.Errorf("not listed: %q, the run says %d", n, counts[killed][reconcile.NotListed])
+			t.Errorf("not listed: %q, the run says %d", n, counts[killed][objectscan.NotListed])
 		}
 	}
 	if d := diff.Diff(counts[false], counts[true]); d != "" {
@@ -149,5 +150,5 @@ func TestObjectScan_listReadAgain_resetsNotListed(t *testing.T) {
 		s.Provider, s.Reader = uncallableObject{},
 			uncallableObject{}
 	}))
-	wantExactCounts(t, b.waitForEnd(t, run), counts{reconcile.Processed: 20, reconcile.Equal: 20})
+	wantExactCounts(t, b.waitForEnd(t, run), counts{reconcile.Processed: 20, objectscan.Equal: 20})
 }

@@ -17,6 +17,7 @@ import (
 	diff "github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -96,13 +97,13 @@ func TestObjectScan_lossyWebhooks_makesMirrorEqual(t *testing.T) {
 					first := b.scan(t, reconcile.Params{})
 					wantNone(t, b.differences(t))
 					c := first.Counts
-					if differing := c[reconcile.Missing] + c[reconcile.MirrorOlder] + c[reconcile.ContentDiffers] +
-						c[reconcile.Orphans]; differing == 0 || c[reconcile.Repaired] != differing ||
-						c[reconcile.Unrepaired] != 0 {
+					if differing := c[reconcile.Missing] + c[objectscan.MirrorOlder] + c[objectscan.ContentDiffers] +
+						c[objectscan.Orphans]; differing == 0 || c[objectscan.Repaired] != differing ||
+						c[objectscan.Unrepaired] != 0 {
 						t.Errorf("counts %v", c)
 					}
-					if c[reconcile.Equal]+c[reconcile.Missing]+c[reconcile.MirrorOlder]+c[reconcile.MirrorNewer]+
-						c[reconcile.ContentDiffers]+c[reconcile.Orphans] != c[reconcile.Processed] {
+					if c[objectscan.Equal]+c[reconcile.Missing]+c[objectscan.MirrorOlder]+c[objectscan.MirrorNewer]+
+						c[objectscan.ContentDiffers]+c[objectscan.Orphans] != c[reconcile.Processed] {
 						t.Errorf("the kinds of difference do not add up: %v", c)
 					}
 					if want := b.api.now.Add(-time.Millisecond).Truncate(time.Second).Add(
@@ -111,8 +112,9 @@ func TestObjectScan_lossyWebhooks_makesMirrorEqual(t *testing.T) {
 						t.Errorf("complete until %s, want %s", b.typeCompleteUntil(t), want)
 					}
 					again := b.scan(t, reconcile.Params{Full: true})
-					wantExactCounts(t, again, counts{reconcile.Processed: c[reconcile.Processed] - c[reconcile.Orphans],
-						reconcile.Equal: c[reconcile.Processed] - c[reconcile.Orphans]})
+					wantExactCounts(t, again,
+						counts{reconcile.Processed: c[reconcile.Processed] - c[objectscan.Orphans],
+							objectscan.Equal: c[reconcile.Processed] - c[objectscan.Orphans]})
 				}
 			})
 		}
@@ -159,10 +161,10 @@ func (b *testEnv) addEachDrift(t *testing.T) {
 
 // driftCounts are the counts of a scan after addEachDrift.
 func driftCounts(repaired int64) map[string]int64 {
-	all := counts{reconcile.Processed: 21, reconcile.Equal: 15, reconcile.Missing: 2, reconcile.MirrorOlder: 1,
-		reconcile.ContentDiffers: 1, reconcile.MirrorNewer: 1, reconcile.Orphans: 1}
+	all := counts{reconcile.Processed: 21, objectscan.Equal: 15, reconcile.Missing: 2, objectscan.MirrorOlder: 1,
+		objectscan.ContentDiffers: 1, objectscan.MirrorNewer: 1, objectscan.Orphans: 1}
 	if repaired > 0 {
-		all[reconcile.Repaired] = repaired
+		all[objectscan.Repaired] = repaired
 	}
 	return all
 }
@@ -187,7 +189,7 @@ func TestObjectScan_eachKindOfDrift_isReportedAndRepaired(t *testing.T) {
 	if made := b.api.callCount("/things/") - calls; made != 2 {
 		t.Errorf("%d objects were requested by id", made)
 	}
-	page, err := reconcile.Differences(t.Context(), b.OperatorPool, r.ID, "", "", "", 100)
+	page, err := objectscan.Differences(t.Context(), b.OperatorPool, r.ID, "", "", "", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +342,7 @@ func TestObjectScan_manyOrphans_needApproval(t *testing.T) {
 	b.addUnknownObjects(t, "thing", "gone_", 130)
 	b.startReconciler(t, b.runner())
 	dry := b.scan(t, reconcile.Params{DryRun: true})
-	wantExactCounts(t, dry, counts{reconcile.Processed: 150, reconcile.Equal: 20, reconcile.Orphans: 130})
+	wantExactCounts(t, dry, counts{reconcile.Processed: 150, objectscan.Equal: 20, objectscan.Orphans: 130})
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	r := b.WaitForRun(t, run, func(r *runs.Run) bool { return r.Status == runs.AwaitingApproval })
 	if !strings.Contains(r.Detail, "of 150 living objects of type thing") ||
@@ -351,8 +353,8 @@ func TestObjectScan_manyOrphans_needApproval(t *testing.T) {
 	b.DB.Exec(t, `DELETE FROM objects WHERE object_id = 'gone_1'`) // meanwhile
 	b.approve(t, run, "they are gone")
 	r = b.waitForEnd(t, run)
-	wantExactCounts(t, r, counts{reconcile.Processed: 149, reconcile.Equal: 20, reconcile.Orphans: 129,
-		reconcile.Repaired: 129})
+	wantExactCounts(t, r, counts{reconcile.Processed: 149, objectscan.Equal: 20, objectscan.Orphans: 129,
+		objectscan.Repaired: 129})
 	if r.Detail != "" || r.ApprovedBy != "me" {
 		t.Errorf("approved by %s, the detail is %q", r.ApprovedBy, r.Detail)
 	}
@@ -380,7 +382,7 @@ func TestObjectScan_expiredCursor_restartsTheList(t *testing.T) {
 	b.startReconciler(t, b.runner())
 	r := b.scan(t, reconcile.Params{})
 	wantExactCounts(t, r, driftCounts(5))
-	if report, err := reconcile.ReportDrift(t.Context(), b.OperatorPool, r.ID); err != nil ||
+	if report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, r.ID); err != nil ||
 		report.Types[0].Restarts != 2 {
 		t.Errorf("%+v, %v", report, err)
 	}
@@ -418,7 +420,7 @@ func TestObjectScan_changesOnly_listsFromTheWatermark(t *testing.T) {
 	b.api.setTime(end)
 	calls := b.api.callCount("/list")
 	later := b.scan(t, reconcile.Params{})
-	if n := later.Counts[reconcile.Processed]; n == 0 && later.Counts[reconcile.Orphans] != 0 ||
+	if n := later.Counts[reconcile.Processed]; n == 0 && later.Counts[objectscan.Orphans] != 0 ||
 		b.api.callCount("/list") == calls {
 		t.Errorf("a later scan lists %v", later.Counts)
 	}
@@ -456,7 +458,7 @@ func TestObjectScan_concurrentScans_makeMirrorEqual(t *testing.T) {
 		requested = append(requested, run)
 	}
 	for _, run := range requested {
-		wantCounts(t, b.waitForEnd(t, run), counts{reconcile.Unrepaired: 0})
+		wantCounts(t, b.waitForEnd(t, run), counts{objectscan.Unrepaired: 0})
 	}
 	wantNone(t, b.differences(t))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -112,7 +113,7 @@ func TestObjectScan_sameIDOfOtherType_writesNoTombstones(t *testing.T) {
 	}
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.startReconciler(t, r)
-	wantCounts(t, b.waitForEnd(t, run), counts{reconcile.Orphans: 0})
+	wantCounts(t, b.waitForEnd(t, run), counts{objectscan.Orphans: 0})
 	if deleted := b.DB.QueryStrings(t,
 		`SELECT object_type || ' ' || object_id FROM objects WHERE deleted`); b.api.callCount("/aaa/"+
 		last) == 0 || len(deleted) > 0 {
@@ -163,7 +164,7 @@ func TestObjectScan_listedObjects_countForTheirRunOnly(t *testing.T) {
 		before)
 	b.startReconciler(t, b.runner())
 	wantExactCounts(t, b.scan(t, reconcile.Params{}),
-		counts{reconcile.Processed: 21, reconcile.Equal: 20, reconcile.Orphans: 1, reconcile.Repaired: 1})
+		counts{reconcile.Processed: 21, objectscan.Equal: 20, objectscan.Orphans: 1, objectscan.Repaired: 1})
 	wantValue(t, b, 1, `SELECT count(*) FROM listed_objects`)
 }
 
@@ -219,8 +220,8 @@ func TestObjectScan_approval_coversOnlyReportedOrphans(t *testing.T) {
 	}
 	all.Store(true) // as if the key had lost access to its account
 	b.approve(t, run, "they are gone")
-	wantExactCounts(t, b.waitForEnd(t, run), counts{reconcile.Processed: 500, reconcile.Equal: 452,
-		reconcile.NotListed: 432, reconcile.Orphans: 48, reconcile.Repaired: 48})
+	wantExactCounts(t, b.waitForEnd(t, run), counts{reconcile.Processed: 500, objectscan.Equal: 452,
+		objectscan.NotListed: 432, objectscan.Orphans: 48, objectscan.Repaired: 48})
 }
 
 // A few more missing objects after the approval need no new one. Many more need another approval.
@@ -244,7 +245,7 @@ func TestObjectScan_manyMoreOrphansThanApproved_asksAgain(t *testing.T) {
 		b.approve(t, run, "they are gone")
 	}
 	wantExactCounts(t, b.waitForEnd(t, run),
-		counts{reconcile.Processed: 91, reconcile.Equal: 20, reconcile.Orphans: 71, reconcile.Repaired: 71})
+		counts{reconcile.Processed: 91, objectscan.Equal: 20, objectscan.Orphans: 71, objectscan.Repaired: 71})
 }
 
 // A scan counts and repairs single unusual objects, and moves the watermark if none is unrepaired.
@@ -263,7 +264,7 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 		deleted []string
 		reason  string
 	}{
-		"equal": {func(*testing.T, *testEnv, time.Time) {}, counts{reconcile.Processed: 20, reconcile.Equal: 20}, true,
+		"equal": {func(*testing.T, *testEnv, time.Time) {}, counts{reconcile.Processed: 20, objectscan.Equal: 20}, true,
 			nil, ""},
 		"missing, with a late event while the list is read": {func(t *testing.T, b *testEnv, _ time.Time) {
 			b.addUnknownObjects(t, "thing", "gone_", 1)
@@ -276,41 +277,43 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 				}
 				return nil, nil
 			}
-		}, counts{reconcile.Processed: 21, reconcile.Equal: 20, reconcile.Orphans: 1, reconcile.Repaired: 1}, true,
+		}, counts{reconcile.Processed: 21, objectscan.Equal: 20, objectscan.Orphans: 1, objectscan.Repaired: 1}, true,
 			[]string{"gone_1"}, ""},
 		// If the version may not advance, a row is assumed valid until its event was received.
 		"missing, with an event that was received late": {func(t *testing.T, b *testEnv, now time.Time) {
 			b.addUnknownObjects(t, "thing", "gone_", 1)
 			b.DB.Exec(t, `UPDATE objects SET time_to = $1 WHERE object_id = 'gone_1'`, now.Add(time.Minute).UnixMicro())
-		}, counts{reconcile.Processed: 21, reconcile.Equal: 20, reconcile.Orphans: 1, reconcile.Repaired: 1}, true,
+		}, counts{reconcile.Processed: 21, objectscan.Equal: 20, objectscan.Orphans: 1, objectscan.Repaired: 1}, true,
 			[]string{"gone_1"}, ""},
 		"deleted late and created again": {func(t *testing.T, b *testEnv, now time.Time) {
 			b.DB.Exec(t, `UPDATE objects SET deleted = true, state = NULL, state_hash = sha256('-null'),
 				exact_hash = sha256('-null'), tied_states = '[]', version_at = version_at - 10, time_to = $1
 				WHERE object_id = 'obj_2'`, now.Add(time.Minute).UnixMicro())
-		}, counts{reconcile.Processed: 20, reconcile.Equal: 19, reconcile.Missing: 1, reconcile.Repaired: 1}, true, nil,
+		}, counts{reconcile.Processed: 20, objectscan.Equal: 19, reconcile.Missing: 1, objectscan.Repaired: 1}, true,
+			nil,
 			""},
 		"created after the start of the list": {func(t *testing.T, b *testEnv, now time.Time) {
 			b.addUnknownObjects(t, "thing", "new_", 1)
 			b.DB.Exec(t, `UPDATE objects SET version_at = $1, time_from = $1, time_to = $1 WHERE object_id = 'new_1'`,
 				now.UnixMicro())
 			b.api.respondTo(errorResponse(http.StatusForbidden), "/things/new_1") // a refetch would leave it unrepaired
-		}, counts{reconcile.Processed: 20, reconcile.Equal: 20}, true, nil, ""},
+		}, counts{reconcile.Processed: 20, objectscan.Equal: 20}, true, nil, ""},
 		"twenty missing, without approval": {func(t *testing.T, b *testEnv, _ time.Time) {
 			b.addUnknownObjects(t, "thing", "gone_", 20)
-		}, counts{reconcile.Processed: 40, reconcile.Equal: 20, reconcile.Orphans: 20, reconcile.Repaired: 20}, true,
+		}, counts{reconcile.Processed: 40, objectscan.Equal: 20, objectscan.Orphans: 20, objectscan.Repaired: 20}, true,
 			nil, ""},
 		// nothing shows whether the key may read it
 		"listed, and missing by id": {func(t *testing.T, b *testEnv, _ time.Time) {
 			b.DB.Exec(t, oldSQL)
 			b.api.respondTo(b.missingResponse(), "/things/obj_3")
-		}, counts{reconcile.Processed: 20, reconcile.Equal: 19, reconcile.ContentDiffers: 1, reconcile.Unrepaired: 1},
+		}, counts{reconcile.Processed: 20, objectscan.Equal: 19, objectscan.ContentDiffers: 1,
+			objectscan.Unrepaired: 1},
 			false, nil, "missing"},
 		"one missing, and one that fails": {func(t *testing.T, b *testEnv, _ time.Time) {
 			b.copyObjects(t, "gone", "too_large")
 			b.api.respondTo(errorResponse(http.StatusBadGateway), "/things/too_large")
-		}, counts{reconcile.Processed: 22, reconcile.Equal: 20, reconcile.ContentDiffers: 1, reconcile.Unrepaired: 1,
-			reconcile.Orphans: 1, reconcile.Repaired: 1}, false, []string{"gone"}, "502"},
+		}, counts{reconcile.Processed: 22, objectscan.Equal: 20, objectscan.ContentDiffers: 1, objectscan.Unrepaired: 1,
+			objectscan.Orphans: 1, objectscan.Repaired: 1}, false, []string{"gone"}, "502"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -396,7 +399,7 @@ func newInterruptedRepair(t *testing.T, then func(b *testEnv)) (*testEnv, int64)
 		}
 		return nil, nil
 	}
-	e := &cancelAtStatement{sql: testkit.Statement("internal/reconcile", "SET phase = 'done'"),
+	e := &cancelAtStatement{sql: testkit.Statement("internal/objectscan", "SET phase = 'done'"),
 		then: func() { then(b) }}
 	r := b.runner()
 	traceStatements(t, r, e)
@@ -427,8 +430,8 @@ func TestObjectScan_ownTombstones_needNoApproval(t *testing.T) {
 	if r.Status != runs.Done {
 		t.Fatalf("%s: %s", r.Status, r.Detail)
 	}
-	wantExactCounts(t, r, counts{reconcile.Processed: 2600, reconcile.Equal: 2574, reconcile.Orphans: 26,
-		reconcile.Repaired: 25, reconcile.Unrepaired: 1})
+	wantExactCounts(t, r, counts{reconcile.Processed: 2600, objectscan.Equal: 2574, objectscan.Orphans: 26,
+		objectscan.Repaired: 25, objectscan.Unrepaired: 1})
 }
 
 // An unrepaired orphan counts once, however often the mirror is read. Most objects are deleted
@@ -442,8 +445,8 @@ func TestObjectScan_unrepairedOrphan_countsOnce(t *testing.T) {
 	b.wantApprovalRequest(t, run, 0, "30 of 51 living objects of type thing")
 	b.approve(t, run, "they are gone")
 	r := b.waitForEnd(t, run)
-	wantExactCounts(t, r, counts{reconcile.Processed: 2629, reconcile.Equal: 2574, reconcile.Orphans: 55,
-		reconcile.Repaired: 54, reconcile.Unrepaired: 1})
+	wantExactCounts(t, r, counts{reconcile.Processed: 2629, objectscan.Equal: 2574, objectscan.Orphans: 55,
+		objectscan.Repaired: 54, objectscan.Unrepaired: 1})
 	if alive := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE object_id LIKE 'gone%' AND NOT deleted`); len(
 		alive) != 1 || alive[0] != "gone_7" || r.Status != runs.Done || !b.typeCompleteUntil(t).IsZero() {
 		t.Errorf("%s, existing are %q, complete until %s", r.Status, alive, b.typeCompleteUntil(t))
@@ -469,8 +472,8 @@ func TestObjectScan_orphanUpdatedMeanwhile_isMirrorNewer(t *testing.T) {
 	b.startReconciler(t, b.runner())
 	r := b.waitForEnd(t, b.startRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing"}))
 	equal := queryOne[int64](t, b, `SELECT count(*) FROM objects WHERE object_id LIKE 'obj%' AND NOT deleted`)
-	wantExactCounts(t, r, counts{reconcile.Processed: equal + 2, reconcile.Equal: equal, reconcile.Orphans: 1,
-		reconcile.MirrorNewer: 1, reconcile.Repaired: 1})
+	wantExactCounts(t, r, counts{reconcile.Processed: equal + 2, objectscan.Equal: equal, objectscan.Orphans: 1,
+		objectscan.MirrorNewer: 1, objectscan.Repaired: 1})
 	if alive := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE object_id LIKE 'gone%' AND NOT deleted`); len(
 		alive) != 1 || alive[0] != "gone_2" || r.Status != runs.Done {
 		t.Errorf("%s, existing are %q", r.Status, alive)

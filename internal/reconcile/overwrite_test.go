@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -42,8 +43,8 @@ func (b *dayEnv) scanOnDay(t *testing.T, day int, repaired int64) {
 	t.Helper()
 	b.api.setTime(time.UnixMicro(b.day(day)))
 	r := b.scan(t, reconcile.Params{})
-	if c := r.Counts; c[reconcile.Repaired] != repaired || c[reconcile.Unrepaired] != 0 ||
-		c[reconcile.MirrorNewer] != 0 {
+	if c := r.Counts; c[objectscan.Repaired] != repaired || c[objectscan.Unrepaired] != 0 ||
+		c[objectscan.MirrorNewer] != 0 {
 		t.Errorf("day %d: counts %v, want %d repaired", day, c, repaired)
 	}
 	for _, w := range b.differences(t) {

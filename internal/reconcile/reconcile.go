@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
@@ -77,6 +78,9 @@ const (
 	Present = "present"
 	// Conflicting are events that the log has with other content.
 	Conflicting = "conflicting"
+	// SkewSeconds is by how much the API's clock and the database's differed, rounded up, if it
+	// exceeds the tolerated skew.
+	SkewSeconds = "skew_seconds"
 )
 
 // Settings are the intervals and limits of reconciliations. Tests shorten them.
@@ -113,8 +117,6 @@ type execution struct {
 	// pendingCounts are the counts since the last checkpoint. If the process ends there, they are
 	// counted again.
 	pendingCounts map[string]int64
-	// types are the types that a scan goes through.
-	types []string
 	// missingKeys are the keys of the missing events of the current interval.
 	missingKeys []string
 }
@@ -174,9 +176,29 @@ func (w *execution) execute(ctx context.Context) (runs.Status, error) {
 	case Object:
 		return w.refetchObject(ctx)
 	case Objects:
-		return w.reconcileObjects(ctx)
+		return w.scanObjects(ctx)
 	}
 	return "", runs.Permanent(fmt.Errorf("%q cannot be reconciled", w.params.Scope))
+}
+
+// scanObjects compares the objects of the run with the provider's lists.
+func (w *execution) scanObjects(ctx context.Context) (runs.Status, error) {
+	p := w.params
+	scan := &objectscan.Run{Fetcher: &w.Fetcher, Lease: w.lease, Logger: w.log, RetryDelay: w.settings.RetryDelay,
+		MaxPollDelay: w.settings.MaxPollDelay, WaitForOutcomes: w.waitForOutcomes,
+		Params: objectscan.Params{Account: p.Account, Type: p.Type, Full: p.Full, Since: p.Since, Until: p.Until,
+			DryRun: p.DryRun}}
+	if err := scan.Prepare(); err != nil {
+		return "", err
+	}
+	if status, err := w.checkRunAccount(ctx); err != nil || status != runs.Running {
+		return status, err
+	}
+	if status, err := scan.Scan(ctx); err != nil || status != runs.Running {
+		return status, err
+	}
+	w.recordSkew()
+	return w.lease.Advance(ctx, w.lease.Cursor+1)
 }
 
 // ownAccount returns the account of parameters without an account: the key's own account, as the
@@ -272,7 +294,7 @@ func (w *execution) waitForOutcomes(ctx context.Context, ids []int64) (status ru
 			return "", err
 		}
 		if n == 0 {
-			return runs.Running, w.recordDetail(ctx, "")
+			return runs.Running, w.lease.SetDetail(ctx, "")
 		}
 		if time.Since(began) >= w.settings.WaitReportDelay {
 			if err := w.recordAwaitedOutcomes(ctx, n, ids); err != nil {
@@ -280,7 +302,7 @@ func (w *execution) waitForOutcomes(ctx context.Context, ids []int64) (status ru
 			}
 		}
 		if status, err := w.lease.Advance(ctx, w.lease.Cursor); err != nil || status != runs.Running {
-			return status, errors.Join(err, w.recordDetail(ctx, ""))
+			return status, errors.Join(err, w.lease.SetDetail(ctx, ""))
 		}
 		runs.Sleep(ctx, w.settings.RetryDelay)
 		if ctx.Err() != nil {
@@ -298,14 +320,6 @@ func (w *execution) recordAwaitedOutcomes(ctx context.Context, n int64, ids []in
 	detail := fmt.Sprintf("waits for the outcomes of %d of its appended events, among them event %d", n, id)
 	if reason != "" {
 		detail += ", which has failed: " + reason
-	}
-	return w.recordDetail(ctx, detail)
-}
-
-// recordDetail sets the run's detail, "" for none, unless it is the same already.
-func (w *execution) recordDetail(ctx context.Context, detail string) error {
-	if detail = events.SanitizeText(detail); detail == w.lease.Detail {
-		return nil
 	}
 	return w.lease.SetDetail(ctx, detail)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
 	"github.com/postern-gateway/postern/internal/providerapi"
@@ -100,7 +101,7 @@ func TestObjectScan_unreadableRepository_isSkipped(t *testing.T) {
 			made := len(f.fake.Requests())
 			f.startReconciler(t, f.runner())
 			r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Full: true})
-			wantCounts(t, r, counts{reconcile.SkippedParts: f.listedTypes(), reconcile.Unrepaired: 0})
+			wantCounts(t, r, counts{objectscan.SkippedParts: f.listedTypes(), objectscan.Unrepaired: 0})
 			if _, others := f.differencesByRepository(t); len(others) > 0 {
 				t.Errorf("%d of the others differ, the first: %s", len(others), others[0])
 			}
@@ -128,7 +129,7 @@ func TestObjectScan_unreadableRepository_isSkipped(t *testing.T) {
 			f.fake.SetRepositoryStatus(1, 0)
 			r = f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Full: true})
 			if unreadable, others := f.differencesByRepository(t); r.Status != runs.Done ||
-				r.Counts[reconcile.SkippedParts] != 0 || len(unreadable)+len(others) > 0 {
+				r.Counts[objectscan.SkippedParts] != 0 || len(unreadable)+len(others) > 0 {
 				t.Errorf("%s %v: %s; %d and %d differ", r.Status, r.Counts, r.Detail, len(unreadable), len(others))
 			}
 			if got := queryOne[string](t, f.testEnv, completeSQL); !strings.Contains(got, "type release") ||
@@ -178,7 +179,7 @@ func TestObjectScan_unreadableRepositoryAndKills_isSkippedOnce(t *testing.T) {
 			t.Errorf("%d %s, undisturbed %d", got.Counts[what], what, n)
 		}
 	}
-	if got.Status != runs.Done || got.Counts[reconcile.SkippedParts] != wild.listedTypes() {
+	if got.Status != runs.Done || got.Counts[objectscan.SkippedParts] != wild.listedTypes() {
 		t.Errorf("%s %v: %s", got.Status, got.Counts, got.Detail)
 	}
 	if _, others := wild.differencesByRepository(t); len(others) > 0 {
@@ -260,7 +261,7 @@ func TestObjectScan_listEndsEarly_refetchesTheRest(t *testing.T) {
 			f.fake.Advance(time.Minute)
 			f.startReconciler(t, f.runner())
 			r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "release"})
-			wantCounts(t, r, counts{reconcile.Processed: 131, reconcile.Repaired: 3, reconcile.SkippedParts: 1})
+			wantCounts(t, r, counts{reconcile.Processed: 131, objectscan.Repaired: 3, objectscan.SkippedParts: 1})
 			wantNone(t, f.objectDifferences(t))
 			report := f.report(t, r.ID)
 			if len(report.Types) != 1 || len(report.Types[0].Skipped) != 1 || !report.Types[0].Skipped[0].Truncated ||
@@ -299,7 +300,7 @@ func TestObjectScan_missingObjectListRejected_isUnrepaired(t *testing.T) {
 		return nil
 	}})
 	params := reconcile.Params{Scope: reconcile.Objects, Type: "release", Full: true}
-	wantCounts(t, f.wantDone(t, params), counts{reconcile.Unrepaired: 1, reconcile.Orphans: 2})
+	wantCounts(t, f.wantDone(t, params), counts{objectscan.Unrepaired: 1, objectscan.Orphans: 2})
 	if why := queryOne[string](t, f.testEnv,
 		`SELECT reason FROM drifts WHERE result = 'unrepaired'`); !strings.Contains(
 		why, "403") || !strings.Contains(why, "does not count as deleted") {
@@ -307,7 +308,7 @@ func TestObjectScan_missingObjectListRejected_isUnrepaired(t *testing.T) {
 	}
 	revoked.Store(true)
 	if r := f.runToEnd(t, params); r.Status != runs.Failed || !strings.Contains(r.Detail, "401") ||
-		r.Counts[reconcile.Unrepaired] != 0 {
+		r.Counts[objectscan.Unrepaired] != 0 {
 		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 	}
 }
@@ -320,8 +321,8 @@ func TestObjectScan_renamedRepository_isListed(t *testing.T) {
 	f.fake.Advance(time.Minute)
 	f.startReconciler(t, f.runner())
 	if r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Full: true}); r.Status != runs.Done ||
-		r.Counts[reconcile.SkippedParts] != 0 || r.Counts[reconcile.Unrepaired] != 0 ||
-		r.Counts[reconcile.Orphans] == 0 {
+		r.Counts[objectscan.SkippedParts] != 0 || r.Counts[objectscan.Unrepaired] != 0 ||
+		r.Counts[objectscan.Orphans] == 0 {
 		t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 	}
 	wantNone(t, f.objectDifferences(t))
@@ -365,8 +366,8 @@ func TestObjectScan_repositoriesChangeDuringRun_restartsTheList(t *testing.T) {
 				return r.Execute(ctx, h, log)
 			}})
 			run := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "issue", Full: true})
-			if run.Status != runs.Done || n.Load() != 2 || run.Counts[reconcile.Unrepaired] != 0 ||
-				run.Counts[reconcile.SkippedParts] != 0 {
+			if run.Status != runs.Done || n.Load() != 2 || run.Counts[objectscan.Unrepaired] != 0 ||
+				run.Counts[objectscan.SkippedParts] != 0 {
 				t.Errorf("%s %v after %d attempts: %s", run.Status, run.Counts, n.Load(), run.Detail)
 			}
 			for _, i := range change[1] {

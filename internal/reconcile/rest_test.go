@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -303,7 +304,7 @@ func TestObjectScan_configuredAPI_makesMirrorEqual(t *testing.T) {
 					alive++
 				}
 			}
-			wantExactCounts(t, again, counts{reconcile.Processed: alive, reconcile.Equal: alive})
+			wantExactCounts(t, again, counts{reconcile.Processed: alive, objectscan.Equal: alive})
 			if made := b.fake.RequestCount("/things/") - refetches; made != 0 {
 				t.Errorf("%d refetches of equal objects", made)
 			}

@@ -2,10 +2,13 @@ package reconcile
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,6 +18,9 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
+
+// accountTimeout bounds a transaction that stores the result of an account check.
+const accountTimeout = 5 * time.Minute
 
 // checkRunAccount checks the account at the start of an attempt. It ends the run if the account is
 // disconnected, or if the key belongs to another account. If the check has no result, an operator
@@ -43,7 +49,7 @@ func (w *execution) checkRunAccount(ctx context.Context) (runs.Status, error) {
 		w.KeyApproved = true
 		return runs.Running, nil
 	}
-	err = postgres.InTx(ctx, w.Pool, "request approval", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	err = postgres.InTx(ctx, w.Pool, "request approval", accountTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		return w.lease.RequestApproval(ctx, tx, w.keyApproval(),
 			fmt.Sprintf("%s. If the key is right all the same (the objects may be deleted), an operator must approve "+
 				"this before the run continues: postern runs approve %d --reason TEXT", unverified, w.lease.Run.ID))
@@ -100,7 +106,7 @@ func (w *execution) handleDisconnected(ctx context.Context, rejection error) (ru
 			rejection)
 	}
 	w.lease.Counts[Disconnected] = 1
-	err = postgres.InTx(ctx, w.Pool, "skip an account", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	err = postgres.InTx(ctx, w.Pool, "skip an account", accountTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		if !w.params.DryRun {
 			if _, err := tx.Exec(ctx, upsertDisconnectedSQL, w.params.Source, account, w.lease.Run.ID,
 				events.SanitizeText(rejectedErr.Text)); err != nil {
@@ -177,4 +183,14 @@ func (w *execution) markConnected(ctx context.Context) error {
 		return fmt.Errorf("record that account %s is connected: %w", w.params.Account, err)
 	}
 	return nil
+}
+
+// keyApproval returns the subject that an operator approves to accept the source's key although no
+// account check succeeded. It is a digest of the key and the run, so another key or another run
+// needs its own approval.
+func (w *execution) keyApproval() string {
+	digest := sha256.New()
+	fmt.Fprintf(digest, "postern run %d %s\n", w.lease.Run.ID, w.Source.API.BaseURL)
+	digest.Write(w.Source.API.Key.Value)
+	return "key " + hex.EncodeToString(digest.Sum(nil)[:16])
 }

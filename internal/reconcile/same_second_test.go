@@ -11,12 +11,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // scanType scans the objects of a type.
@@ -78,16 +80,17 @@ func TestObjectScan_changesInOneSecond_areFound(t *testing.T) {
 			b.startReconciler(t, b.runner(t))
 			full := reconcile.Params{Type: c.objectType, Full: true}
 
-			dry := counts{reconcile.Processed: 4, reconcile.Equal: 4} // it requests no object
+			dry := counts{reconcile.Processed: 4, objectscan.Equal: 4} // it requests no object
 			if c.whole {
-				dry[reconcile.Equal], dry[reconcile.ContentDiffers] = 1, 3
+				dry[objectscan.Equal], dry[objectscan.ContentDiffers] = 1, 3
 			}
 			wantExactCounts(t, b.scanType(t, reconcile.Params{Type: c.objectType, Full: true, DryRun: true}), dry)
 			b.wantComplete(t, c.objectType)
 			r := b.scanType(t, full)
-			wantExactCounts(t, r, counts{reconcile.Processed: 4, reconcile.Equal: 1, reconcile.ContentDiffers: 3,
-				reconcile.Repaired: 3})
-			page, err := reconcile.Differences(t.Context(), b.OperatorPool, r.ID, "content_differs", "repaired", "", 10)
+			wantExactCounts(t, r, counts{reconcile.Processed: 4, objectscan.Equal: 1, objectscan.ContentDiffers: 3,
+				objectscan.Repaired: 3})
+			page, err := objectscan.Differences(t.Context(), b.OperatorPool, r.ID, "content_differs", "repaired", "",
+				10)
 			if err != nil || len(page.Items) != 3 || len(page.Items[0].Fields) != 1 ||
 				page.Items[0].Fields[0].Path != c.field {
 				t.Errorf("the differences are %+v, %v", page.Items, err)
@@ -98,17 +101,17 @@ func TestObjectScan_changesInOneSecond_areFound(t *testing.T) {
 				b.wantOnlyLists(t)
 			}
 			b.fake.ResetRequests()
-			wantExactCounts(t, b.scanType(t, full), counts{reconcile.Processed: 4, reconcile.Equal: 4})
+			wantExactCounts(t, b.scanType(t, full), counts{reconcile.Processed: 4, objectscan.Equal: 4})
 			b.wantOnlyLists(t)
 			if !c.whole && c.mark == "type "+c.objectType { // its versions always advance
 				return
 			}
 			b.fake.ChangeKeepingVersion(c.objectType, last)
 			b.fake.Advance(2 * time.Minute)
-			slipped := counts{reconcile.Processed: 4, reconcile.Equal: 4}
+			slipped := counts{reconcile.Processed: 4, objectscan.Equal: 4}
 			if c.whole {
-				slipped = counts{reconcile.Processed: 4, reconcile.Equal: 3, reconcile.ContentDiffers: 1,
-					reconcile.Repaired: 1}
+				slipped = counts{reconcile.Processed: 4, objectscan.Equal: 3, objectscan.ContentDiffers: 1,
+					objectscan.Repaired: 1}
 			}
 			wantExactCounts(t, b.scanType(t, full), slipped)
 			if c.whole {
@@ -137,7 +140,7 @@ func TestObjectScan_listWithMoreContent_replacesTheWatermark(t *testing.T) {
 	b.StartRunner(t, "two", 1, map[string]runs.Executor{reconcile.Job: b.runner(t).Execute})
 	b.scanType(t, full)
 	b.wantComplete(t, "product", "type product")
-	if report, err := reconcile.ReportDrift(t.Context(), b.OperatorPool, alone); err != nil ||
+	if report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, alone); err != nil ||
 		!slices.Equal(report.VersionOnlyTypes, []string{"product"}) {
 		t.Errorf("%+v, %v", report, err)
 	}
@@ -154,7 +157,7 @@ func (b *shopifyEnv) wantComplete(t *testing.T, objectType string, want ...strin
 	if len(want) == 0 {
 		return
 	}
-	page, err := reconcile.Watermarks(t.Context(), b.OperatorPool, b.Source, "", 10)
+	page, err := watermarks.List(t.Context(), b.OperatorPool, b.Source, "", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +235,7 @@ func (b *stripeEnv) customerPages() (alone, sources, taxIDs int) {
 // typesInPhase returns the types of a run's report that are in a phase.
 func (b *stripeEnv) typesInPhase(t *testing.T, run int64, phase string) (all []string) {
 	t.Helper()
-	report, err := reconcile.ReportDrift(t.Context(), b.OperatorPool, run)
+	report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +261,7 @@ func TestObjectScan_onlyIfMirroredTypes_areScannedWhenPresent(t *testing.T) {
 	scan := func(objectType string, skipped, alone, sources, taxIDs int) *runs.Run {
 		t.Helper()
 		r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType})
-		wantCounts(t, r, counts{reconcile.SkippedTypes: int64(skipped), reconcile.Unrepaired: 0})
+		wantCounts(t, r, counts{objectscan.SkippedTypes: int64(skipped), objectscan.Unrepaired: 0})
 		if a, s, x := b.customerPages(); a != alone || s != sources || x != taxIDs {
 			t.Errorf("%d pages of customers alone, %d with sources and %d with tax ids, want %d, %d and %d", a, s, x,
 				alone, sources, taxIDs)
@@ -270,7 +273,7 @@ func TestObjectScan_onlyIfMirroredTypes_areScannedWhenPresent(t *testing.T) {
 		return len(b.DB.QueryStrings(t, `SELECT run::text FROM watermarks WHERE subject = 'type `+objectType+`'`)) > 0
 	}
 	first := scan("", len(all), pages, 0, 0)
-	if skipped := b.typesInPhase(t, first.ID, reconcile.PhaseSkipped); !slices.Equal(skipped, all) ||
+	if skipped := b.typesInPhase(t, first.ID, objectscan.PhaseSkipped); !slices.Equal(skipped, all) ||
 		!complete("customer") || complete("card") || complete("tax_id") {
 		t.Errorf("skipped: %q; customers are complete: %t, cards: %t", skipped, complete("customer"), complete("card"))
 	}
@@ -290,7 +293,7 @@ func TestObjectScan_onlyIfMirroredTypes_areScannedWhenPresent(t *testing.T) {
 		t.Errorf("done: %q; cards are complete: %t", done, complete("card"))
 	}
 	requested := scan("tax_id", 0, 0, 0, pages)
-	if requested.Counts[reconcile.Repaired] != 1 || !complete("tax_id") {
+	if requested.Counts[objectscan.Repaired] != 1 || !complete("tax_id") {
 		t.Errorf("requested by type: %v, complete %t", requested.Counts, complete("tax_id"))
 	}
 	scan("", len(all)-2, pages, pages, pages)
@@ -330,7 +333,7 @@ func TestObjectScan_skippedType_staysSkippedForTheRun(t *testing.T) {
 	passed := startFailing(reconcile.Params{Scope: reconcile.Objects})
 	b.DB.Exec(t, another)
 	well()
-	if got := b.waitForEnd(t, passed); got.Status != runs.Done || got.Counts[reconcile.SkippedTypes] != 1 ||
+	if got := b.waitForEnd(t, passed); got.Status != runs.Done || got.Counts[objectscan.SkippedTypes] != 1 ||
 		b.api.callCount("/others") != 0 {
 		t.Errorf("%s with %v, after %d calls: %s", got.Status, got.Counts, b.api.callCount("/others"), got.Detail)
 	}
@@ -338,7 +341,7 @@ func TestObjectScan_skippedType_staysSkippedForTheRun(t *testing.T) {
 	begun := startFailing(reconcile.Params{Scope: reconcile.Objects})
 	b.DB.Exec(t, `DELETE FROM objects WHERE object_type = 'another'`)
 	well()
-	if got := b.waitForEnd(t, begun); got.Status != runs.Done || got.Counts[reconcile.SkippedTypes] != 0 ||
+	if got := b.waitForEnd(t, begun); got.Status != runs.Done || got.Counts[objectscan.SkippedTypes] != 0 ||
 		b.api.callCount("/others") == 0 {
 		t.Errorf("started with: %s with %v: %s", got.Status, got.Counts, got.Detail)
 	}

@@ -11,10 +11,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 	"github.com/postern-gateway/postern/internal/versioning"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // The reconciler makes statements while the account changes: that the log is complete until a time,
@@ -26,7 +28,7 @@ import (
 func (l *simulation) checkEventsComplete() {
 	for _, account := range l.accounts() {
 		reported := l.requiredEvents(account)
-		since, until, err := reconcile.Watermark(context.Background(), l.db.Pool, l.reconcileSource.Number, account,
+		since, until, err := watermarks.Get(context.Background(), l.db.Pool, l.reconcileSource.Number, account,
 			reconcile.Events)
 		l.must(err)
 		if until.IsZero() || len(reported) == 0 {
@@ -69,7 +71,8 @@ func (l *simulation) checkTypeComplete(args []any) {
 	if l.fake == nil {
 		return
 	}
-	account, objectType, since, until := args[1].(string), args[3].(string), args[4].(time.Time), args[5].(time.Time)
+	account, since, until := args[1].(string), args[4].(time.Time), args[5].(time.Time)
+	_, objectType, _ := strings.Cut(args[2].([]string)[0], " ")
 	l.counts["type complete"]++
 	if since.After(time.Unix(0, 0)) {
 		l.fail("type %s of account %q is complete from %s on, though its list contains all objects", objectType,
@@ -246,16 +249,17 @@ func (l *simulation) checkCounts(run int64, o *reconcile.Params, n map[string]in
 		if l.fake == nil {
 			return
 		}
-		differing := n[reconcile.Missing] + n[reconcile.MirrorOlder] + n[reconcile.ContentDiffers] +
-			n[reconcile.Orphans]
-		ended := n[reconcile.Repaired] + n[reconcile.Unrepaired]
+		differing := n[reconcile.Missing] + n[objectscan.MirrorOlder] + n[objectscan.ContentDiffers] +
+			n[objectscan.Orphans]
+		ended := n[objectscan.Repaired] + n[objectscan.Unrepaired]
 		reported := l.caller.takeSeenCount(run)
 		switch {
-		case n[reconcile.Processed] != n[reconcile.Equal]+n[reconcile.MirrorNewer]+differing || n[reconcile.Equal] < 0:
+		case n[reconcile.Processed] != n[objectscan.Equal]+n[objectscan.MirrorNewer]+differing ||
+			n[objectscan.Equal] < 0:
 			l.fail("object scan %d counts %v: the seen objects are not the sum of equal, newer and different ones", run,
 				n)
-		case o.DryRun && ended != 0, !o.DryRun && (ended < differing || n[reconcile.Repaired] > differing ||
-			n[reconcile.Unrepaired] == 0 && ended != differing):
+		case o.DryRun && ended != 0, !o.DryRun && (ended < differing || n[objectscan.Repaired] > differing ||
+			n[objectscan.Unrepaired] == 0 && ended != differing):
 			l.fail("object scan %d counts %v: the different objects are not the sum of repaired and unrepaired ones",
 				run, n)
 		case n[reconcile.Processed] > int64(reported):
@@ -363,7 +367,7 @@ func (l *simulation) checkScan(run int64, o *reconcile.Params) {
 		}
 		// each change of these providers advances a version
 		for _, what := range []string{"type ", "versions ", "changes "} {
-			_, until, err := reconcile.Watermark(context.Background(), l.db.Pool, l.reconcileSource.Number, o.Account,
+			_, until, err := watermarks.Get(context.Background(), l.db.Pool, l.reconcileSource.Number, o.Account,
 				what+objectType)
 			l.must(err)
 			for _, b := range l.objects() {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
-	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -92,8 +91,9 @@ func tracedPool(t *testing.T, db *testkit.DB, role string, by pgx.QueryTracer) *
 
 var (
 	pendingOutcomesSQL   = testkit.Statement("internal/apply", "SELECT count(*) FROM events e LEFT JOIN LATERAL")
-	raiseWatermarkSQL    = testkit.Statement("internal/reconcile", "'run ' || $6")
-	moveTypeWatermarkSQL = testkit.Statement("internal/reconcile", "AS w(subject), object_scans s")
+	raiseWatermarkSQL    = testkit.Statement("internal/watermarks", "'run ' || $6")
+	moveTypeWatermarkSQL = testkit.Statement("internal/watermarks", "AS w(subject) ON CONFLICT")
+	walkSQL              = testkit.Statement("internal/objectscan", "not_listed AS MATERIALIZED")
 	deleteRequestSQL     = testkit.Statement("internal/refetch",
 		"DELETE FROM refetch_requests WHERE source = $1 AND "+
 			"account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5")
@@ -118,7 +118,7 @@ func (l *simulation) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.Tra
 		l.checkTypeComplete(d.Args)
 	case deleteRequestSQL:
 		l.checkRequestDone(d.Args)
-	case reconcile.WalkSQL:
+	case walkSQL:
 		if l.chance.IntN(100) < l.duringCallPercent {
 			l.act()
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/refetch"
@@ -100,35 +101,6 @@ WHERE s.name = ANY($1::text[]) AND m.subject NOT LIKE 'run %'
   AND NOT EXISTS (SELECT FROM unnest($2::int[], $3::text[]) AS w(source, account) WHERE w.source = m.source
   	AND w.account = m.account)
 GROUP BY s.name, m.subject ORDER BY s.name, m.subject`
-
-// driftStatsSQL returns the results of the newest scans of each type, summed over the accounts of a
-// source without the excluded ones. It steps over accounts and types by their index.
-const driftStatsSQL = `
-WITH RECURSIVE named AS MATERIALIZED (
-  SELECT n.number, n.name FROM sources n WHERE n.name = ANY($1::text[])
-), hop AS (
-  SELECT f.* FROM named n CROSS JOIN LATERAL (
-    SELECT s.source, s.account, s.object_type FROM object_scans s WHERE s.phase = 'done' AND s.source = n.number
-    	ORDER BY s.account, s.object_type LIMIT 1) f
-  UNION ALL
-  SELECT f.* FROM hop h CROSS JOIN LATERAL (
-    SELECT s.source, s.account, s.object_type FROM object_scans s WHERE s.phase = 'done' AND s.source = h.source
-    	AND (s.account, s.object_type) > (h.account, h.object_type)
-    ORDER BY s.account, s.object_type LIMIT 1) f
-)
-SELECT n.name, h.object_type, sum(w.missing)::float8, sum(w.mirror_older)::float8, sum(w.mirror_newer)::float8,
-	sum(w.content_differs)::float8, sum(w.orphans)::float8, sum(w.checked)::float8, sum(w.not_listed)::float8,
-	sum(w.repaired)::float8,
-  sum(w.unrepaired)::float8
-FROM hop h JOIN named n ON n.number = h.source CROSS JOIN LATERAL (
-  SELECT s.checked, s.missing, s.mirror_older, s.mirror_newer, s.content_differs, s.orphans, s.not_listed, s.repaired,
-  	s.unrepaired FROM object_scans s
-  	JOIN runs r ON r.run = s.run AND r.params -> 'dry_run' IS DISTINCT FROM 'true'
-  WHERE s.phase = 'done' AND s.source = h.source AND s.account = h.account AND s.object_type = h.object_type
-  	ORDER BY s.run DESC LIMIT 1) w
-WHERE NOT EXISTS (SELECT FROM unnest($2::int[], $3::text[]) AS l(source, account) WHERE l.source = h.source
-	AND l.account = h.account)
-GROUP BY n.name, h.object_type ORDER BY n.name, h.object_type`
 
 // knownAccountsSQL returns the accounts, as the mirror names them, that have a watermark or a
 // finished scan. It steps over those of scans by their index.
@@ -233,13 +205,8 @@ func (o *StateMetrics) load(ctx context.Context, pool *pgxpool.Pool) (values []s
 		}); err != nil {
 		return nil, err
 	}
-	var d driftStats
-	if err := postgres.ForEach(ctx, pool, driftStatsSQL, []any{names, excluded.sources, excluded.accounts},
-		[]any{&d.source, &d.objectType, &d.missing, &d.mirrorOlder, &d.mirrorNewer, &d.contentDiffers, &d.orphans,
-			&d.checked, &d.notListed, &d.repaired, &d.unrepaired}, func() error {
-			d.add(add)
-			return nil
-		}); err != nil {
+	if err := objectscan.ReadStats(ctx, pool, names, excluded.sources, excluded.accounts,
+		func(d *objectscan.Stats) { addDrift(add, d) }); err != nil {
 		return nil, err
 	}
 	calls, err := providerapi.MonthlyCalls(ctx, pool, names)
@@ -252,21 +219,14 @@ func (o *StateMetrics) load(ctx context.Context, pool *pgxpool.Pool) (values []s
 	return values, nil
 }
 
-// driftStats is a row of driftStatsSQL.
-type driftStats struct {
-	source, objectType                                                                                   string
-	missing, mirrorOlder, mirrorNewer, contentDiffers, orphans, checked, notListed, repaired, unrepaired float64
-}
-
-func (d *driftStats) add(add func(desc *prometheus.Desc, value float64, labels ...string)) {
-	for kind, n := range map[kind]float64{missing: d.missing, mirrorOlder: d.mirrorOlder, mirrorNewer: d.mirrorNewer,
-		contentDiffers: d.contentDiffers, orphan: d.orphans} {
-		add(driftDesc, n, d.source, d.objectType, string(kind))
+func addDrift(add func(desc *prometheus.Desc, value float64, labels ...string), d *objectscan.Stats) {
+	for kind, n := range d.Drift {
+		add(driftDesc, n, d.Source, d.ObjectType, kind)
 	}
-	add(checkedDesc, d.checked, d.source, d.objectType)
-	add(notListedDesc, d.notListed, d.source, d.objectType)
-	add(repairedDesc, d.repaired, d.source, d.objectType)
-	add(unrepairedDesc, d.unrepaired, d.source, d.objectType)
+	add(checkedDesc, d.Checked, d.Source, d.ObjectType)
+	add(notListedDesc, d.NotListed, d.Source, d.ObjectType)
+	add(repairedDesc, d.Repaired, d.Source, d.ObjectType)
+	add(unrepairedDesc, d.Unrepaired, d.Source, d.ObjectType)
 }
 
 // loadExcluded finds the accounts that do not count, and adds their numbers by reason.

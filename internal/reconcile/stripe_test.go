@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/providerapi"
@@ -197,14 +198,14 @@ func TestObjectScan_childObjects_makesMirrorEqual(t *testing.T) {
 	}
 	for objectType, account := range childTypes {
 		r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Account: account})
-		if c := r.Counts; r.Status != runs.Done || c[reconcile.Unrepaired] != 0 || c[reconcile.ContentDiffers]+
-			c[reconcile.MirrorOlder] == 0 {
+		if c := r.Counts; r.Status != runs.Done || c[objectscan.Unrepaired] != 0 || c[objectscan.ContentDiffers]+
+			c[objectscan.MirrorOlder] == 0 {
 			t.Errorf("%s: %s with %v: %s", objectType, r.Status, c, r.Detail)
 		}
 		before := len(b.fake.Requests())
 		r = b.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Account: account})
 		if c := r.Counts; r.Status != runs.Done || c[reconcile.Processed] == 0 ||
-			c[reconcile.Equal] != c[reconcile.Processed] {
+			c[objectscan.Equal] != c[reconcile.Processed] {
 			t.Errorf("%s, again: %s with %v: %s", objectType, r.Status, c, r.Detail)
 		}
 		for _, one := range b.fake.Requests()[before:] {
@@ -271,7 +272,7 @@ func TestRefetch_childObjects_needTheirParent(t *testing.T) {
 		t.Errorf("deleted in the mirror: %q", now)
 	}
 	scanned := b.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "person", Account: connectedAccount})
-	if scanned.Status != runs.Done || scanned.Counts[reconcile.Unrepaired] != 1 || gone() != card+" "+person {
+	if scanned.Status != runs.Done || scanned.Counts[objectscan.Unrepaired] != 1 || gone() != card+" "+person {
 		t.Errorf("a person without an event of known mode: %s with %v; deleted are %q", scanned.Status, scanned.Counts,
 			gone())
 	}
@@ -339,8 +340,8 @@ func TestObjectScan_otherModeObjects_areUnrepaired(t *testing.T) {
 		return b.waitForEnd(t, id)
 	}
 	scanned := run(reconcile.Params{Scope: reconcile.Objects})
-	if c := scanned.Counts; scanned.Status != runs.Done || c[reconcile.Equal] != 1 || c[reconcile.Orphans] != 1 ||
-		c[reconcile.Unrepaired] != 1 {
+	if c := scanned.Counts; scanned.Status != runs.Done || c[objectscan.Equal] != 1 || c[objectscan.Orphans] != 1 ||
+		c[objectscan.Unrepaired] != 1 {
 		t.Errorf("%s with %v: %s", scanned.Status, c, scanned.Detail)
 	}
 	if refetched := run(reconcile.Params{Scope: reconcile.Object, ID: "ch_test"}); refetched.Status != runs.Failed ||

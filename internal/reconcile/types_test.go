@@ -10,12 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // otherAndThing lists two types: "another", at /others, and "thing".
@@ -76,7 +78,7 @@ func TestObjectScan_keyRevokedBetweenTypes_failsTheRun(t *testing.T) {
 	}
 	b.startOtherAndThing(t)
 	r := b.scan(t, reconcile.Params{})
-	if r.Counts[reconcile.NotListable] != 1 {
+	if r.Counts[objectscan.NotListable] != 1 {
 		t.Errorf("with a key that may not list one type: %v", r.Counts)
 	}
 	revoked.Store(true)
@@ -103,8 +105,8 @@ func TestObjectScan_rejectedObject_isUnrepaired(t *testing.T) {
 	}
 	b.startReconciler(t, b.runner())
 	r := b.scan(t, reconcile.Params{Type: "thing"})
-	wantExactCounts(t, r, counts{reconcile.Processed: 22, reconcile.Equal: 20, reconcile.ContentDiffers: 1,
-		reconcile.Unrepaired: 1, reconcile.Orphans: 1, reconcile.Repaired: 1})
+	wantExactCounts(t, r, counts{reconcile.Processed: 22, objectscan.Equal: 20, objectscan.ContentDiffers: 1,
+		objectscan.Unrepaired: 1, objectscan.Orphans: 1, objectscan.Repaired: 1})
 	if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) != 1 ||
 		deleted[0] != "gone" || !b.typeCompleteUntil(t).IsZero() {
 		t.Errorf("deleted are %q, complete until %s", deleted, b.typeCompleteUntil(t))
@@ -186,7 +188,7 @@ func TestAccountCheck_scanWithoutEvents_usesWebhookEvents(t *testing.T) {
 	b.listNoEvents("")
 	b.startReconciler(t, b.runner())
 	wantExactCounts(t, b.scan(t, reconcile.Params{}),
-		counts{reconcile.Processed: 21, reconcile.Equal: 20, reconcile.Orphans: 1, reconcile.Repaired: 1})
+		counts{reconcile.Processed: 21, objectscan.Equal: 20, objectscan.Orphans: 1, objectscan.Repaired: 1})
 }
 
 // A version above the listed one is newer only if the list cannot contain it yet. An object whose
@@ -206,8 +208,8 @@ func TestObjectScan_newerThanCurrentList_isRefetched(t *testing.T) {
 				b.api.now.Add(time.Minute).UnixMicro())
 			b.startReconciler(t, b.runner())
 			r := b.scan(t, reconcile.Params{})
-			wantExactCounts(t, r, counts{reconcile.Processed: 20, reconcile.Equal: 18, reconcile.MirrorNewer: 1,
-				reconcile.ContentDiffers: 1, reconcile.Unrepaired: 1})
+			wantExactCounts(t, r, counts{reconcile.Processed: 20, objectscan.Equal: 18, objectscan.MirrorNewer: 1,
+				objectscan.ContentDiffers: 1, objectscan.Unrepaired: 1})
 			if made := b.api.callCount("/things/"); made != requested || !b.typeCompleteUntil(t).IsZero() {
 				t.Errorf("%d objects were requested by id; complete until %s", made, b.typeCompleteUntil(t))
 			}
@@ -271,7 +273,7 @@ func TestObjectScan_killedBeforeRepair_readsTheListAgain(t *testing.T) {
 	if got.Status != runs.Done {
 		t.Errorf("%s: %s", got.Status, got.Detail)
 	}
-	wantExactCounts(t, got, counts{reconcile.Processed: n, reconcile.Missing: n, reconcile.Repaired: n})
+	wantExactCounts(t, got, counts{reconcile.Processed: n, reconcile.Missing: n, objectscan.Repaired: n})
 }
 
 // A type whose list cannot be read does not stop the other types. The run reports the reason.
@@ -287,7 +289,7 @@ func TestObjectScan_listFails_stopsNoOtherType(t *testing.T) {
 		before := b.typeCompleteUntil(t)
 		b.api.setTime(b.api.now.Add(time.Hour))
 		r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Objects})
-		wantCounts(t, r, counts{reconcile.Equal: 20, reconcile.NotListable: 1})
+		wantCounts(t, r, counts{objectscan.Equal: 20, objectscan.NotListable: 1})
 		if report := b.report(t, r.ID); !strings.Contains(report.Types[0].Reason, reason) {
 			t.Errorf("%+v", report)
 		}
@@ -306,9 +308,9 @@ func TestObjectScan_listFails_stopsNoOtherType(t *testing.T) {
 }
 
 // watermarksOf returns the watermarks of a type, with the newest run that could not list it.
-func (b *testEnv) watermarksOf(t *testing.T, what string) (all []reconcile.Completeness) {
+func (b *testEnv) watermarksOf(t *testing.T, what string) (all []watermarks.Completeness) {
 	t.Helper()
-	page, err := reconcile.Watermarks(t.Context(), b.OperatorPool, b.Source, "", 10)
+	page, err := watermarks.List(t.Context(), b.OperatorPool, b.Source, "", 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,13 +340,13 @@ func TestObjectScan_notListableType_isReported(t *testing.T) {
 	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.WaitForRun(t, run, func(r *runs.Run) bool { return r.ConsecutiveFailures > 1 || r.Status.Ended() })
 	b.api.respondTo(nil, "/list")
-	if r := b.waitForEnd(t, run); r.Status != runs.Done || r.Counts[reconcile.NotListable] != 1 ||
+	if r := b.waitForEnd(t, run); r.Status != runs.Done || r.Counts[objectscan.NotListable] != 1 ||
 		b.api.callCount("/others") != requested+1 {
 		t.Errorf("%s %v, its list was requested %d times: %s", r.Status, r.Counts, b.api.callCount("/others")-requested,
 			r.Detail)
 	}
 	report := b.report(t, run)
-	if len(report.Types) != 2 || report.Types[0].Phase != reconcile.PhaseNotListable ||
+	if len(report.Types) != 2 || report.Types[0].Phase != objectscan.PhaseNotListable ||
 		!strings.Contains(report.Types[0].Reason, "403") || report.Types[1].Phase != "done" ||
 		report.Types[1].Reason != "" {
 		t.Errorf("%+v", report)

@@ -145,8 +145,11 @@ UPDATE runs r SET detail = $4, updated_at = clock_now() FROM checkpoints c
 WHERE r.run = $2 AND (r.ended_at IS NULL OR $4 = '') AND c.job = $1 AND c.run = r.run AND c.lease_owner = $3`
 
 // SetDetail records what the run waits for; "" means nothing. It changes nothing if another process
-// owns the lease.
+// owns the lease, or if the detail is the same already.
 func (h *Lease) SetDetail(ctx context.Context, detail string) error {
+	if detail = events.SanitizeText(detail); detail == h.Detail {
+		return nil
+	}
 	if _, err := h.pool.Exec(ctx, setDetailSQL, h.Job, h.Run.ID, h.owner, detail); err != nil {
 		return fmt.Errorf("set the detail of run %d: %w", h.Run.ID, err)
 	}

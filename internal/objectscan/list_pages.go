@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
@@ -19,6 +19,9 @@ const (
 	pagesAhead = 8
 	// compareBatch ends a step: it compares no more pages once it has this many objects.
 	compareBatch = 1000
+	// maxCallAttempts is how often a call is made before its temporary failure is returned. The
+	// Caller keeps within the budget, and waits for the pauses that the provider requests.
+	maxCallAttempts = 6
 )
 
 // listPage is a page of a list.
@@ -95,7 +98,7 @@ type listPosition struct {
 
 // fetchPage requests a page and splits it.
 func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *listPage {
-	call := s.lister.ListObjects(s.Source.Config, s.Source.API, s.params.Account, s.objectType, position.changedFrom,
+	call := s.lister.ListObjects(s.Source.Config, s.Source.API, s.Params.Account, s.objectType, position.changedFrom,
 		position.changedUntil, position.cursor)
 	a, err := s.fetchWithRetry(ctx, func() (*providerapi.Response, error) { return s.Call(ctx, call) })
 	var temporary *providerapi.TemporaryError
@@ -118,7 +121,7 @@ func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *list
 	if f, err := s.listFile(position.cursor, a); err != nil || f != nil {
 		return &listPage{file: f, err: err}
 	}
-	listed, next, err := s.lister.ObjectPage(s.Source.Config, s.Source.API, s.params.Account, s.objectType,
+	listed, next, err := s.lister.ObjectPage(s.Source.Config, s.Source.API, s.Params.Account, s.objectType,
 		position.cursor, a.Header, a.Body)
 	if err != nil {
 		return &listPage{err: &listError{fmt.Errorf("source %s, list of type %s: %w", s.Source.Name, s.objectType,
@@ -144,7 +147,7 @@ func (s *objectScan) fetchPage(ctx context.Context, position listPosition) *list
 // newRefetch returns a response as the refetch of an object, without a body.
 func (s *objectScan) newRefetch(id string, a *providerapi.Response) *provider.Refetch {
 	return &provider.Refetch{Date: a.Date, Elapsed: a.Elapsed, Lag: s.Source.Reader.Lag(),
-		Snapshot: provider.Snapshot{Account: s.params.Account, ObjectType: s.objectType, ObjectID: id,
+		Snapshot: provider.Snapshot{Account: s.Params.Account, ObjectType: s.objectType, ObjectID: id,
 			APIVersion: s.Source.API.Version, API: s.Source.API}}
 }
 
@@ -188,7 +191,7 @@ func (s *objectScan) fetchWithRetry(ctx context.Context, call func() (*providera
 		if err == nil || try == maxCallAttempts || !errors.As(err, &temporary) {
 			return a, err
 		}
-		runs.Sleep(ctx, s.settings.RetryDelay<<try)
+		runs.Sleep(ctx, s.RetryDelay<<try)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}

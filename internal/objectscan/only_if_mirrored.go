@@ -1,10 +1,8 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
 	"fmt"
-
-	"github.com/postern-gateway/postern/internal/provider"
 )
 
 // PhaseSkipped is the phase of a type that a scan of all types skips: its list is read only if the
@@ -23,17 +21,17 @@ ON CONFLICT DO NOTHING`
 
 // skipUnmirroredTypes makes a scan of all types skip those that are read only if mirrored, and of
 // which the mirror has no object.
-func (w *execution) skipUnmirroredTypes(ctx context.Context, types []string, lists map[string]provider.List) error {
+func (r *Run) skipUnmirroredTypes(ctx context.Context) error {
 	var onlyIfMirrored []string
-	for _, t := range types {
-		if lists[t].OnlyIfMirrored {
+	for _, t := range r.types {
+		if r.lists[t].OnlyIfMirrored {
 			onlyIfMirrored = append(onlyIfMirrored, t)
 		}
 	}
-	if w.params.Type != "" || len(onlyIfMirrored) == 0 {
+	if r.Params.Type != "" || len(onlyIfMirrored) == 0 {
 		return nil
 	}
-	if _, err := w.Pool.Exec(ctx, skipUnmirroredTypesSQL, w.lease.Run.ID, w.params.Source, w.params.Account,
+	if _, err := r.Pool.Exec(ctx, skipUnmirroredTypesSQL, r.Lease.Run.ID, r.Source.Number, r.Params.Account,
 		onlyIfMirrored); err != nil {
 		return fmt.Errorf("find the types that the mirror has objects of: %w", err)
 	}

@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
@@ -37,14 +37,14 @@ func (s *objectScan) compare(ctx context.Context, items []*item) error {
 		return fmt.Errorf("compare %d objects: %w", len(items), err)
 	}
 	defer conn.Release()
-	uniqueVersions := s.list.CountsChanges || s.params.DryRun // a dry run makes no calls for it
+	uniqueVersions := s.list.CountsChanges || s.Params.DryRun // a dry run makes no calls for it
 	for _, it := range items {
 		it.kind, it.row, it.listedSince, it.uniqueVersions = equal, nil, s.listedSince.UnixMicro(), uniqueVersions
 	}
 	p := postgres.NewParams(conn.Conn(), compareStatement)
 	defer p.Release()
-	p.Int32(s.params.Source)
-	p.Text(s.params.Account)
+	p.Int32(s.Source.Number)
+	p.Text(s.Params.Account)
 	p.Text(s.objectType)
 	p.Array(pgtype.TextOID, len(items), func(i int) { p.Text(items[i].id) })
 	p.Array(pgtype.ByteaOID, len(items), func(i int) {

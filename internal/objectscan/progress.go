@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
@@ -39,9 +39,9 @@ DELETE FROM listed_objects l WHERE l.run IN (SELECT h.run FROM hop h WHERE NOT E
 )
 
 // deleteEndedState deletes the intermediate data of ended runs.
-func (w *execution) deleteEndedState(ctx context.Context) error {
+func (r *Run) deleteEndedState(ctx context.Context) error {
 	for _, sql := range []string{deleteEndedListedSQL, deleteEndedOrphansSQL} {
-		if _, err := w.Pool.Exec(ctx, sql); err != nil {
+		if _, err := r.Pool.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("delete the intermediate data of ended runs: %w", err)
 		}
 	}
@@ -50,7 +50,7 @@ func (w *execution) deleteEndedState(ctx context.Context) error {
 
 // load reads the scan's progress. Errors: pgx.ErrNoRows.
 func (s *objectScan) load(ctx context.Context) error {
-	err := s.scan(s.Pool.QueryRow(ctx, loadScanSQL, s.lease.Run.ID, s.objectType))
+	err := s.scan(s.Pool.QueryRow(ctx, loadScanSQL, s.Lease.Run.ID, s.objectType))
 	if err != nil {
 		return fmt.Errorf("read the progress of the scan of type %s: %w", s.objectType, err)
 	}
@@ -101,7 +101,7 @@ func (s *objectScan) changeAfter(ctx context.Context, name string, first,
 		if err := first(ctx, tx); err != nil {
 			return err
 		}
-		if err := s.lease.Guard(ctx, tx); err != nil {
+		if err := s.Lease.Guard(ctx, tx); err != nil {
 			return err
 		}
 		if _, err := tx.Exec(ctx, `SET LOCAL synchronous_commit = off`); err != nil {
@@ -171,12 +171,12 @@ func (s *objectScan) storeProgress(ctx context.Context, to *scanPosition, items 
 	for _, it := range items {
 		if it.kind != equal {
 			ids, kinds, pending = append(ids, it.id), append(kinds, string(it.kind)),
-				append(pending, it.kind.needsRepair() && !s.params.DryRun)
+				append(pending, it.kind.needsRepair() && !s.Params.DryRun)
 		}
 	}
 	needRepair := filter(items, func(it *item) bool { return it.kind.needsRepair() })
 	return s.changeWithDetails(ctx, needRepair, func(ctx context.Context, tx pgx.Tx) error {
-		if err := s.scan(tx.QueryRow(ctx, advanceScanSQL, s.lease.Run.ID, s.objectType, to.phase, to.cursor, compared,
+		if err := s.scan(tx.QueryRow(ctx, advanceScanSQL, s.Lease.Run.ID, s.objectType, to.phase, to.cursor, compared,
 			ids, kinds, pending, append([]SkippedPart{}, to.skipped...), notListed, itemIDs(needRepair))); err != nil {
 			return err
 		}
@@ -257,7 +257,7 @@ func (s *objectScan) recordRepairs(ctx context.Context, all []outcome) error {
 		}
 	}
 	return s.change(ctx, "store the results of repairs", func(ctx context.Context, tx pgx.Tx) error {
-		return s.scan(tx.QueryRow(ctx, recordRepairsSQL, s.lease.Run.ID, s.objectType, t.repaired, unrepaired, repaired,
+		return s.scan(tx.QueryRow(ctx, recordRepairsSQL, s.Lease.Run.ID, s.objectType, t.repaired, unrepaired, repaired,
 			t.ids, t.events, t.results, t.reasons, unrepairedAgain))
 	})
 }
@@ -294,7 +294,7 @@ const restartListSQL = `UPDATE object_scans s SET cursor = '', restarts = s.rest
 // restartList makes the list start again.
 func (s *objectScan) restartList(ctx context.Context) error {
 	return s.change(ctx, "start a list again", func(ctx context.Context, tx pgx.Tx) error {
-		return s.scan(tx.QueryRow(ctx, restartListSQL, s.lease.Run.ID, s.objectType))
+		return s.scan(tx.QueryRow(ctx, restartListSQL, s.Lease.Run.ID, s.objectType))
 	})
 }
 
@@ -308,11 +308,11 @@ const (
 // finish ends the scan of the type and raises its watermarks, unless an object is unrepaired.
 func (s *objectScan) finish(ctx context.Context) error {
 	return s.change(ctx, "end the scan of a type", func(ctx context.Context, tx pgx.Tx) error {
-		if err := s.scan(tx.QueryRow(ctx, finishScanSQL, s.lease.Run.ID, s.objectType, s.list.VersionsOnly &&
+		if err := s.scan(tx.QueryRow(ctx, finishScanSQL, s.Lease.Run.ID, s.objectType, s.list.VersionsOnly &&
 			s.listsEverything())); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, deleteListedSQL, s.lease.Run.ID, s.objectType); err != nil {
+		if _, err := tx.Exec(ctx, deleteListedSQL, s.Lease.Run.ID, s.objectType); err != nil {
 			return err
 		}
 		return s.raiseWatermarks(ctx, tx)
@@ -321,5 +321,5 @@ func (s *objectScan) finish(ctx context.Context) error {
 
 // key returns the key of an object of the scan.
 func (s *objectScan) key(id string) versioning.Key {
-	return versioning.Key{Source: s.params.Source, Account: s.params.Account, Type: s.objectType, ID: id}
+	return versioning.Key{Source: s.Source.Number, Account: s.Params.Account, Type: s.objectType, ID: id}
 }

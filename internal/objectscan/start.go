@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // openBatchesSQL returns the transactions that hold a source's lock, of those in $3; null means
@@ -44,7 +45,7 @@ func (s *objectScan) waitForOpenBatches(ctx context.Context) error {
 	for {
 		var err error
 		pending, err = postgres.Collect(ctx, s.Pool, pgx.RowTo[string], openBatchesSQL, versioning.SourceLock,
-			s.params.Source, pending)
+			s.Source.Number, pending)
 		if err != nil || len(pending) == 0 {
 			return err
 		}
@@ -65,10 +66,11 @@ func (s *objectScan) loadOrStart(ctx context.Context) error {
 		return err
 	}
 	if err == nil {
-		s.log.Warn("list started again, because it is now requested in another way than when the scan began", "source",
+		s.Logger.Warn("list started again, because it is now requested in another way than when the scan began",
+			"source",
 			s.Source.Name, "type", s.objectType)
 	}
-	a, err := s.CheckKey(ctx, s.params.Account) // the response also has the provider's time
+	a, err := s.CheckKey(ctx, s.Params.Account) // the response also has the provider's time
 	if err != nil {
 		return err
 	}
@@ -87,18 +89,20 @@ func (s *objectScan) loadOrStart(ctx context.Context) error {
 
 // changeBounds returns the interval whose changes are requested. Zero times mean everything.
 func (s *objectScan) changeBounds(ctx context.Context) (since, until time.Time, err error) {
-	if !s.list.ByChange || s.params.Full {
+	if !s.list.ByChange || s.Params.Full {
 		return since, until, nil
 	}
 	until = s.Source.Caller.Now()
-	if !s.params.Until.IsZero() && s.params.Until.Before(until) {
-		until = s.params.Until
+	if !s.Params.Until.IsZero() && s.Params.Until.Before(until) {
+		until = s.Params.Until
 	}
-	if !s.params.Since.IsZero() {
-		return s.params.Since, until, s.checkBounds(s.params.Since, until)
+	if !s.Params.Since.IsZero() {
+		return s.Params.Since, until, s.checkBounds(s.Params.Since, until)
 	}
-	from, completeUntil, err := s.completeChanges(ctx)
-	if err != nil || completeUntil.IsZero() || from.After(epoch) { // the time before the watermark is not complete
+	from, completeUntil, err := watermarks.InScope(ctx, s.Pool, s.Source.Number, s.Params.Account,
+		watermarks.OfChanges(s.objectType), s.listScope())
+	// the time before the watermark is not complete
+	if err != nil || completeUntil.IsZero() || from.After(watermarks.Epoch) {
 		return time.Time{}, time.Time{}, err
 	}
 	since = completeUntil.Add(-s.Limits.Overlap - s.list.Lag)
@@ -130,11 +134,11 @@ VALUES ($1, $3, $4, $2, $5, $6, $7, $8, clock_now())`
 func (s *objectScan) start(ctx context.Context, since, until, began time.Time) error {
 	return s.change(ctx, "start the scan of a type", func(ctx context.Context, tx pgx.Tx) error {
 		for _, sql := range []string{deleteListedSQL, deleteOrphansSQL, deleteScanSQL} {
-			if _, err := tx.Exec(ctx, sql, s.lease.Run.ID, s.objectType); err != nil {
+			if _, err := tx.Exec(ctx, sql, s.Lease.Run.ID, s.objectType); err != nil {
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, insertScanSQL, s.lease.Run.ID, s.objectType, s.params.Source, s.params.Account,
+		_, err := tx.Exec(ctx, insertScanSQL, s.Lease.Run.ID, s.objectType, s.Source.Number, s.Params.Account,
 			nullTime(since), nullTime(until), began, s.listScope())
 		return err
 	})

@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
@@ -11,6 +11,10 @@ import (
 	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
+
+// tombstoneApproval is the subject that an operator approves to let a run delete the objects that
+// its detail names. The approved number is stored with each type.
+const tombstoneApproval = "tombstones"
 
 const (
 	countOrphansSQL = `SELECT count(*) FROM orphans WHERE run = $1 AND object_type = $2`
@@ -36,18 +40,18 @@ FROM object_scans s WHERE s.run = $1`
 // of this type, of all types of the run together, or beyond the approved number. It deletes the
 // stored missing objects. They are refetched after the approval.
 func (s *objectScan) stopForApproval(ctx context.Context) (stopped bool, err error) {
-	if s.params.DryRun {
+	if s.Params.DryRun {
 		return false, nil
 	}
 	var orphans, unapproved, written int64
-	if err := s.Pool.QueryRow(ctx, countOrphansSQL, s.lease.Run.ID, s.objectType).Scan(&orphans); err != nil {
+	if err := s.Pool.QueryRow(ctx, countOrphansSQL, s.Lease.Run.ID, s.objectType).Scan(&orphans); err != nil {
 		return false, fmt.Errorf("count orphans: %w", err)
 	}
 	total := s.Orphans + orphans                      // of this type
 	if orphans == 0 || total <= s.approvalRequested { // all of them are approved
 		return false, nil
 	}
-	if err := s.Pool.QueryRow(ctx, countUnapprovedSQL, s.lease.Run.ID).Scan(&unapproved, &written); err != nil {
+	if err := s.Pool.QueryRow(ctx, countUnapprovedSQL, s.Lease.Run.ID).Scan(&unapproved, &written); err != nil {
 		return false, fmt.Errorf("count the tombstones of the run: %w", err)
 	}
 	needed, err := s.needsApproval(ctx, total-s.approvalRequested, s.Orphans, s.objectType)
@@ -58,26 +62,26 @@ func (s *objectScan) stopForApproval(ctx context.Context) (stopped bool, err err
 		return false, err
 	}
 	return true, s.change(ctx, "make a type wait for approval", func(ctx context.Context, tx pgx.Tx) error {
-		if err := s.scan(tx.QueryRow(ctx, requestApprovalSQL, s.lease.Run.ID, s.objectType, total)); err != nil {
+		if err := s.scan(tx.QueryRow(ctx, requestApprovalSQL, s.Lease.Run.ID, s.objectType, total)); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, deleteOrphansSQL, s.lease.Run.ID, s.objectType)
+		_, err := tx.Exec(ctx, deleteOrphansSQL, s.Lease.Run.ID, s.objectType)
 		return err
 	})
 }
 
 // needsApproval reports whether a number of tombstones of some types together needs an operator's
 // approval. The number is compared with the living objects before the written ones.
-func (w *execution) needsApproval(ctx context.Context, tombstones, written int64, types ...string) (bool, error) {
+func (r *Run) needsApproval(ctx context.Context, tombstones, written int64, types ...string) (bool, error) {
 	if tombstones <= refetch.ApprovalMinimum {
 		return false, nil
 	}
-	living, err := w.countLiving(ctx, types...)
+	living, err := r.countLiving(ctx, types...)
 	return tombstones*refetch.ApprovalDivisor > living+written, err
 }
 
-func (w *execution) countLiving(ctx context.Context, types ...string) (n int64, err error) {
-	if err := w.Pool.QueryRow(ctx, countLivingSQL, w.params.Source, w.params.Account, types).Scan(&n); err != nil {
+func (r *Run) countLiving(ctx context.Context, types ...string) (n int64, err error) {
+	if err := r.Pool.QueryRow(ctx, countLivingSQL, r.Source.Number, r.Params.Account, types).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count living objects: %w", err)
 	}
 	return n, nil
@@ -94,12 +98,12 @@ const (
 
 // requestApproval requests approval for the tombstones of all waiting types, once no other type can
 // be scanned.
-func (w *execution) requestApproval(ctx context.Context) (runs.Status, error) {
+func (r *Run) requestApproval(ctx context.Context) (runs.Status, error) {
 	var objectType string
 	var count int64
 	counts := map[string]int64{}
 	var types []string
-	err := postgres.ForEach(ctx, w.Pool, awaitingApprovalSQL, []any{w.lease.Run.ID}, []any{&objectType, &count},
+	err := postgres.ForEach(ctx, r.Pool, awaitingApprovalSQL, []any{r.Lease.Run.ID}, []any{&objectType, &count},
 		func() error {
 			types, counts[objectType] = append(types, objectType), count
 			return nil
@@ -111,7 +115,7 @@ func (w *execution) requestApproval(ctx context.Context) (runs.Status, error) {
 		return runs.Running, nil
 	}
 	for i, t := range types {
-		living, err := w.countLiving(ctx, t)
+		living, err := r.countLiving(ctx, t)
 		if err != nil {
 			return "", err
 		}
@@ -119,12 +123,12 @@ func (w *execution) requestApproval(ctx context.Context) (runs.Status, error) {
 	}
 	detail := fmt.Sprintf("%s are in the mirror and missing in the API of source %s: an operator must approve so many "+
 		"deletions (postern runs approve %d --reason TEXT); does the key belong to the account of the mirror?",
-		strings.Join(types, ", "), w.Source.Name, w.lease.Run.ID)
-	err = postgres.InTx(ctx, w.Pool, "request approval", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		if err := w.lease.RequestApproval(ctx, tx, tombstoneApproval, detail); err != nil {
+		strings.Join(types, ", "), r.Source.Name, r.Lease.Run.ID)
+	err = postgres.InTx(ctx, r.Pool, "request approval", stateTimeout, func(ctx context.Context, tx pgx.Tx) error {
+		if err := r.Lease.RequestApproval(ctx, tx, tombstoneApproval, detail); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, resumeApprovedSQL, w.lease.Run.ID)
+		_, err := tx.Exec(ctx, resumeApprovedSQL, r.Lease.Run.ID)
 		return err
 	})
 	if err != nil {

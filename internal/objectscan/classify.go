@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"github.com/postern-gateway/postern/internal/provider"

@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
@@ -79,11 +79,11 @@ func (p *partReader) readPage(ctx context.Context, s *objectScan, position listP
 	if !isListFailure(page.err) || begins && next == "" && p.skippedWhole == p.countBefore(s, part) {
 		return page
 	}
-	if _, bad := s.CheckKey(ctx, s.params.Account); bad != nil { // the failure is not limited to the part
+	if _, bad := s.CheckKey(ctx, s.Params.Account); bad != nil { // the failure is not limited to the part
 		return &listPage{err: bad}
 	}
 	skipped := SkippedPart{Part: part, Reason: events.SanitizeText(page.err.Error()), Truncated: !begins}
-	s.log.Warn("part of a list skipped, because it cannot be read", "source", s.Source.Name, "type", s.objectType,
+	s.Logger.Warn("part of a list skipped, because it cannot be read", "source", s.Source.Name, "type", s.objectType,
 		"part", part, "error", page.err)
 	p.count(skipped)
 	return &listPage{next: next, startsPart: begins, skipped: []SkippedPart{skipped}}

@@ -1,10 +1,14 @@
-package reconcile
+// Package objectscan compares the mirror with the provider's lists of objects. It refetches the
+// objects that differ and those that are not listed, and appends the refetches to the log. Package
+// reconcile runs it. It never changes the mirror directly.
+package objectscan
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -12,6 +16,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
@@ -32,10 +37,44 @@ const (
 // maxRestarts is how often a list is started again because its cursor has expired.
 const maxRestarts = 5
 
+// Run is a reconciliation run that compares the objects of one account, or those of one type, with
+// the provider's lists.
+type Run struct {
+	*refetch.Fetcher
+	Params Params
+	Lease  *runs.Lease
+	Logger *slog.Logger
+	// RetryDelay is the pause before a failed step is retried, MaxPollDelay the longest pause
+	// between requests for a list that the provider is still preparing.
+	RetryDelay, MaxPollDelay time.Duration
+	// WaitForOutcomes waits until all of some events have their outcomes. The run continues if the
+	// status is runs.Running.
+	WaitForOutcomes func(ctx context.Context, ids []int64) (runs.Status, error)
+
+	lister provider.ObjectLister
+	// lists are the lists of the API by type, and types are those of the run, sorted.
+	lists map[string]provider.List
+	types []string
+}
+
+// Params are the parameters of an object scan.
+type Params struct {
+	// Account is the account as the mirror names it.
+	Account string
+	// Type is an object type; "" means every type that the API lists.
+	Type string
+	// Full: all objects are listed, even if the API can list only those that changed.
+	Full bool
+	// Since and Until bound the time of the changes, on the provider's clock. Zero means from the
+	// watermark, less an overlap, and until now.
+	Since, Until time.Time
+	// DryRun: nothing is appended.
+	DryRun bool
+}
+
 // objectScan compares all objects of one type with the provider's list.
 type objectScan struct {
-	*execution
-	lister     provider.ObjectLister
+	*Run
 	list       provider.List
 	objectType string
 	// remainingDetails is for how many more differing objects the run may store the fields.
@@ -88,52 +127,53 @@ type pendingRepair struct {
 	Counted bool   `json:"counted"`
 }
 
-// reconcileObjects compares all objects of the requested types with the provider's lists, type by
-// type. It refetches and repairs those that differ.
-func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
-	lister, ok := w.Source.Reader.(provider.ObjectLister)
-	if !ok {
-		return "", runs.Permanent(fmt.Errorf("the API of provider %s does not list objects", w.Source.Provider.Name()))
+// Prepare chooses the types to scan. Its errors are permanent.
+func (r *Run) Prepare() error {
+	var ok bool
+	if r.lister, ok = r.Source.Reader.(provider.ObjectLister); !ok {
+		return runs.Permanent(fmt.Errorf("the API of provider %s does not list objects", r.Source.Provider.Name()))
 	}
-	lists := lister.Lists(w.Source.Config, w.Source.API, w.params.Account)
-	types := slices.Sorted(maps.Keys(lists))
-	if len(types) == 0 {
-		return "", runs.Permanent(fmt.Errorf("with this configuration the API of source %s lists no objects of "+
+	r.lists = r.lister.Lists(r.Source.Config, r.Source.API, r.Params.Account)
+	r.types = slices.Sorted(maps.Keys(r.lists))
+	if len(r.types) == 0 {
+		return runs.Permanent(fmt.Errorf("with this configuration the API of source %s lists no objects of "+
 			"account %q: name the lists in its section api (for GitHub: repositories), or use a key that belongs to "+
-			"the account and its mode (test or live)", w.Source.Name, w.params.Account))
+			"the account and its mode (test or live)", r.Source.Name, r.Params.Account))
 	}
-	if _, isListed := lists[w.params.Type]; w.params.Type != "" && !isListed {
-		return "", runs.Permanent(fmt.Errorf("the API of source %s does not list objects of type %q; it lists %s",
-			w.Source.Name, w.params.Type, strings.Join(types, ", ")))
+	if _, isListed := r.lists[r.Params.Type]; r.Params.Type != "" && !isListed {
+		return runs.Permanent(fmt.Errorf("the API of source %s does not list objects of type %q; it lists %s",
+			r.Source.Name, r.Params.Type, strings.Join(r.types, ", ")))
 	}
-	if w.params.Type != "" {
-		types = []string{w.params.Type}
+	if r.Params.Type != "" {
+		r.types = []string{r.Params.Type}
 	}
-	if bounded := !w.params.Since.IsZero() || !w.params.Until.IsZero(); bounded &&
-		!slices.ContainsFunc(types, func(t string) bool { return lists[t].ByChange }) {
-		return "", runs.Permanent(fmt.Errorf("the API of source %s cannot list the changes of an interval: none of "+
-			"the requested lists can. Leave since and until out to compare everything", w.Source.Name))
+	if bounded := !r.Params.Since.IsZero() || !r.Params.Until.IsZero(); bounded &&
+		!slices.ContainsFunc(r.types, func(t string) bool { return r.lists[t].ByChange }) {
+		return runs.Permanent(fmt.Errorf("the API of source %s cannot list the changes of an interval: none of "+
+			"the requested lists can. Leave since and until out to compare everything", r.Source.Name))
 	}
-	w.types = types
-	if status, err := w.checkRunAccount(ctx); err != nil || status != runs.Running {
-		return status, err
-	}
-	if err := w.deleteEndedState(ctx); err != nil {
+	return nil
+}
+
+// Scan compares all objects of the prepared types with the provider's lists, type by type. It
+// refetches and repairs those that differ. The caller has checked the account. With the status
+// runs.Running everything is done, and the lease has the counts of all types.
+func (r *Run) Scan(ctx context.Context) (runs.Status, error) {
+	if err := r.deleteEndedState(ctx); err != nil {
 		return "", err
 	}
-	if err := w.skipUnmirroredTypes(ctx, types, lists); err != nil {
+	if err := r.skipUnmirroredTypes(ctx); err != nil {
 		return "", err
 	}
-	details, err := w.remainingDetails(ctx)
+	details, err := r.remainingDetails(ctx)
 	if err != nil {
 		return "", err
 	}
 	var total ScanCounts
 	var skipped skippedTypes
 	var notReady, notReadyErr *notReadyError
-	for _, t := range types {
-		s := &objectScan{execution: w, lister: lister, list: lists[t], objectType: t, otherTypes: total,
-			remainingDetails: details}
+	for _, t := range r.types {
+		s := &objectScan{Run: r, list: r.lists[t], objectType: t, otherTypes: total, remainingDetails: details}
 		if status, err := s.scanObjects(ctx); errors.As(err, &notReadyErr) {
 			notReady = notReady.sooner(notReadyErr)
 		} else if err != nil {
@@ -147,33 +187,27 @@ func (w *execution) reconcileObjects(ctx context.Context) (runs.Status, error) {
 		total, details = total.add(s.ScanCounts), s.remainingDetails
 	}
 	if notReady != nil { // the run continues unless only waiting types are left
-		return "", runs.Requeue(min(notReady.wait, w.settings.MaxPollDelay), listNotReady+notReady.reason)
+		return "", runs.Requeue(min(notReady.wait, r.MaxPollDelay), listNotReady+notReady.reason)
 	}
-	if status, err := w.requestApproval(ctx); err != nil || status != runs.Running {
+	if status, err := r.requestApproval(ctx); err != nil || status != runs.Running {
 		return status, err
 	}
-	if skipped.notListable > 0 && skipped.notListable == len(types)-skipped.unmirrored { // the key can read nothing
+	if skipped.notListable > 0 && skipped.notListable == len(r.types)-skipped.unmirrored { // the key can read nothing
 		return "", skipped.lastFailure
 	}
-	return w.reportScanned(ctx, total, skipped.counts())
+	r.Lease.Counts = total.asCounts()
+	for name, n := range skipped.counts() {
+		if n > 0 {
+			r.Lease.Counts[name] = int64(n)
+		}
+	}
+	return runs.Running, nil
 }
 
 // listError: the API's list cannot be used, while other calls may work.
 type listError struct{ error }
 
 func (e *listError) Unwrap() error { return e.error }
-
-// reportScanned stores the counts of all types, and the numbers of skipped types and parts.
-func (w *execution) reportScanned(ctx context.Context, done ScanCounts, skipped map[string]int) (runs.Status, error) {
-	w.lease.Counts = done.asCounts()
-	for name, n := range skipped {
-		if n > 0 {
-			w.lease.Counts[name] = int64(n)
-		}
-	}
-	w.recordSkew()
-	return w.lease.Advance(ctx, w.lease.Cursor+1)
-}
 
 // scanObjects continues the scan to its end.
 func (s *objectScan) scanObjects(ctx context.Context) (status runs.Status, err error) {
@@ -212,7 +246,7 @@ func (s *objectScan) isFinished() bool {
 
 // scanList reads the list from the cursor on and repairs what differs.
 func (s *objectScan) scanList(ctx context.Context) (runs.Status, error) {
-	s.waitRecorded = strings.HasPrefix(s.lease.Detail, listNotReady) // an ended process may have recorded it
+	s.waitRecorded = strings.HasPrefix(s.Lease.Detail, listNotReady) // an ended process may have recorded it
 	reading, stop := context.WithCancel(ctx)
 	pages := s.readPages(reading)
 	defer func() {
@@ -322,7 +356,7 @@ func (s *objectScan) compareAndRepair(ctx context.Context, items []*item, to *sc
 	if err := s.storeProgress(ctx, to, items); err != nil {
 		return "", err
 	}
-	if !s.params.DryRun {
+	if !s.Params.DryRun {
 		if status, err := s.repair(ctx, append(filter(items, func(it *item) bool { return it.kind.needsRepair() }),
 			filter(unconfirmedItems, (*item).confirmsState)...)); err != nil || status != runs.Running {
 			return status, err
@@ -350,7 +384,7 @@ func (s *objectScan) needsRefetch(it *item) bool {
 	case it.refetch == nil && !it.hasAt:
 		return true
 	}
-	return !s.params.DryRun && (it.refetch == nil || it.kind != missing && !it.isDecisive())
+	return !s.Params.DryRun && (it.refetch == nil || it.kind != missing && !it.isDecisive())
 }
 
 // restartExpiredList starts a list again whose cursor has expired. cause is the error that says so.
@@ -371,10 +405,10 @@ func (s *objectScan) restartExpiredList(ctx context.Context, cause error) (runs.
 // report stores the counts of the run, at most once per RetryDelay unless immediately is set, and
 // returns the run's status.
 func (s *objectScan) report(ctx context.Context, immediately bool) (runs.Status, error) {
-	if !immediately && time.Since(s.reportedAt) < s.settings.RetryDelay {
+	if !immediately && time.Since(s.reportedAt) < s.RetryDelay {
 		return runs.Running, nil
 	}
 	s.reportedAt = time.Now()
-	s.lease.Counts = s.otherTypes.add(s.ScanCounts).asCounts()
-	return s.lease.Advance(ctx, s.lease.Cursor+1)
+	s.Lease.Counts = s.otherTypes.add(s.ScanCounts).asCounts()
+	return s.Lease.Advance(ctx, s.Lease.Cursor+1)
 }

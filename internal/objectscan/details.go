@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
@@ -34,9 +34,9 @@ SELECT $1, $2, $3, $4, d.* FROM unnest($5::text[], $6::text[], $7::jsonb[], $8::
 )
 
 // remainingDetails returns for how many more differing objects the run may store the fields.
-func (w *execution) remainingDetails(ctx context.Context) (int, error) {
+func (r *Run) remainingDetails(ctx context.Context) (int, error) {
 	var n int
-	if err := w.Pool.QueryRow(ctx, countDriftsSQL, w.lease.Run.ID).Scan(&n); err != nil {
+	if err := r.Pool.QueryRow(ctx, countDriftsSQL, r.Lease.Run.ID).Scan(&n); err != nil {
 		return 0, fmt.Errorf("count the objects that differ: %w", err)
 	}
 	return maxDrifts - n, nil
@@ -87,7 +87,7 @@ func (s *objectScan) storeDrifts(ctx context.Context, tx pgx.Tx, all []*drift) e
 		ids, kinds, fields, more = append(ids, d.id), append(kinds, string(d.kind)), append(fields, text),
 			append(more, int32(d.moreFields))
 	}
-	_, err := tx.Exec(ctx, driftSQL, s.lease.Run.ID, s.params.Source, s.params.Account, s.objectType, ids, kinds,
+	_, err := tx.Exec(ctx, driftSQL, s.Lease.Run.ID, s.Source.Number, s.Params.Account, s.objectType, ids, kinds,
 		fields, more)
 	return err
 }

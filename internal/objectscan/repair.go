@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
@@ -85,11 +85,11 @@ func (s *objectScan) refetchItem(ctx context.Context, it *item) (err error) {
 	switch {
 	case errors.As(err, &rejected): // the key may lack access to this object only
 		it.problem = rejected.Text
-		_, err := s.CheckKey(ctx, s.params.Account)
+		_, err := s.CheckKey(ctx, s.Params.Account)
 		return err
 	// this object alone may fail for ever: its response may be too large
 	case errors.As(err, &temporary) && !temporary.Throttled:
-		if _, down := s.CheckKey(ctx, s.params.Account); down != nil {
+		if _, down := s.CheckKey(ctx, s.Params.Account); down != nil {
 			return err
 		}
 		it.problem = temporary.Text
@@ -124,7 +124,7 @@ func (s *objectScan) repair(ctx context.Context, items []*item) (runs.Status, er
 	for i, it := range repaired {
 		it.event = ids[i]
 	}
-	if status, err := s.waitForOutcomes(ctx, ids); err != nil || status != runs.Running {
+	if status, err := s.WaitForOutcomes(ctx, ids); err != nil || status != runs.Running {
 		return status, err
 	}
 	all, err := s.loadOutcomes(ctx, items)
@@ -294,9 +294,9 @@ FROM n WHERE s.run = $1 AND s.object_type = $2 RETURNING ` + progressColumns
 // objects, which are refetched again after the list.
 func (s *objectScan) rereadList(ctx context.Context) error {
 	return s.change(ctx, "start a list again for its pending repairs", func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, deleteOrphansSQL, s.lease.Run.ID, s.objectType); err != nil {
+		if _, err := tx.Exec(ctx, deleteOrphansSQL, s.Lease.Run.ID, s.objectType); err != nil {
 			return err
 		}
-		return s.scan(tx.QueryRow(ctx, rereadListSQL, s.lease.Run.ID, s.objectType))
+		return s.scan(tx.QueryRow(ctx, rereadListSQL, s.Lease.Run.ID, s.objectType))
 	})
 }

@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"bufio"
@@ -42,7 +42,7 @@ func (e *notReadyError) Error() string { return e.reason }
 // recordWaiting records in the run what it waits for.
 func (s *objectScan) recordWaiting(ctx context.Context, w *notReadyError) error {
 	s.waitRecorded = true
-	return s.recordDetail(ctx, listNotReady+w.reason)
+	return s.Lease.SetDetail(ctx, listNotReady+w.reason)
 }
 
 // sooner returns the one of two whose next request is first. w may be nil.
@@ -59,7 +59,7 @@ func (s *objectScan) clearWaiting(ctx context.Context) error {
 		return nil
 	}
 	s.waitRecorded = false
-	return s.recordDetail(ctx, "")
+	return s.Lease.SetDetail(ctx, "")
 }
 
 // listFile returns the file that a response to a list names, nil if the response is a page.
@@ -107,7 +107,7 @@ func (l *fileList) next(ctx context.Context, f *provider.File, position *listPos
 	switch {
 	case !f.Ready:
 		if l.send(&listPage{notReady: &notReadyError{f.Reason, f.Wait}}) {
-			runs.Sleep(ctx, min(f.Wait, l.settings.MaxPollDelay))
+			runs.Sleep(ctx, min(f.Wait, l.MaxPollDelay))
 		}
 		return nil
 	case f.URL == "":
@@ -135,7 +135,7 @@ func (l *fileList) next(ctx context.Context, f *provider.File, position *listPos
 	} else if l.failures == maxCallAttempts {
 		return &listPage{err: err}
 	}
-	runs.Sleep(ctx, l.settings.RetryDelay<<l.failures)
+	runs.Sleep(ctx, l.RetryDelay<<l.failures)
 	return nil
 }
 
@@ -146,7 +146,7 @@ func (l *fileList) lines(ctx context.Context, f *provider.File, offset *int64, p
 	if f.Size > 0 && *offset == f.Size {
 		return &listPage{}, nil
 	}
-	body, err := l.Source.Caller.Download(ctx, l.params.Account, f.URL, *offset)
+	body, err := l.Source.Caller.Download(ctx, l.Params.Account, f.URL, *offset)
 	var sizeErr *providerapi.SizeError
 	switch pastEnd := errors.As(err, &sizeErr); {
 	case pastEnd && f.Size > 0:

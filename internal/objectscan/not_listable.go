@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
@@ -29,10 +29,11 @@ func (s *objectScan) skipType(ctx context.Context, err error) error {
 	if ctx.Err() != nil || !isListFailure(err) {
 		return err
 	}
-	if _, keyErr := s.CheckKey(ctx, s.params.Account); keyErr != nil { // the failure is not limited to the type
+	if _, keyErr := s.CheckKey(ctx, s.Params.Account); keyErr != nil { // the failure is not limited to the type
 		return keyErr
 	}
-	s.log.Warn("type skipped, because its list cannot be read", "source", s.Source.Name, "type", s.objectType, "error",
+	s.Logger.Warn("type skipped, because its list cannot be read", "source", s.Source.Name, "type", s.objectType,
+		"error",
 		err)
 	return s.markNotListable(ctx, err)
 }
@@ -50,12 +51,12 @@ ON CONFLICT (run, object_type) DO UPDATE SET phase = excluded.phase, reason = ex
 func (s *objectScan) markNotListable(ctx context.Context, reason error) error {
 	return s.change(ctx, "skip a type", func(ctx context.Context, tx pgx.Tx) error {
 		for _, sql := range []string{deleteListedSQL, deleteOrphansSQL} {
-			if _, err := tx.Exec(ctx, sql, s.lease.Run.ID, s.objectType); err != nil {
+			if _, err := tx.Exec(ctx, sql, s.Lease.Run.ID, s.objectType); err != nil {
 				return err
 			}
 		}
-		return s.scan(tx.QueryRow(ctx, markNotListableSQL, s.lease.Run.ID, s.objectType, s.params.Source,
-			s.params.Account, events.SanitizeText(reason.Error())))
+		return s.scan(tx.QueryRow(ctx, markNotListableSQL, s.Lease.Run.ID, s.objectType, s.Source.Number,
+			s.Params.Account, events.SanitizeText(reason.Error())))
 	})
 }
 

@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 import (
 	"context"
@@ -45,16 +45,16 @@ FROM not_listed u CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = $1 
 // findOrphans goes through the mirror for objects that were not listed, and refetches each. It
 // stores those that are missing until the whole mirror is read.
 func (s *objectScan) findOrphans(ctx context.Context) (runs.Status, error) {
-	if s.approvalRequested > 0 && s.lease.Detail != "" { // the run is approved and does not wait any more
-		if err := s.lease.SetDetail(ctx, ""); err != nil {
+	if s.approvalRequested > 0 && s.Lease.Detail != "" { // the run is approved and does not wait any more
+		if err := s.Lease.SetDetail(ctx, ""); err != nil {
 			return "", err
 		}
 	}
 	for {
 		var last string
 		var found []string
-		err := s.Pool.QueryRow(ctx, walkSQL, s.params.Source, s.params.Account, s.objectType, s.cursor,
-			s.listedSince.UnixMicro(), s.lease.Run.ID, walkBatch).Scan(&last, &found)
+		err := s.Pool.QueryRow(ctx, walkSQL, s.Source.Number, s.Params.Account, s.objectType, s.cursor,
+			s.listedSince.UnixMicro(), s.Lease.Run.ID, walkBatch).Scan(&last, &found)
 		if err != nil {
 			return "", fmt.Errorf("read objects of type %s that were not listed: %w", s.objectType, err)
 		}
@@ -176,7 +176,7 @@ func (s *objectScan) insertOrphans(ctx context.Context, tx pgx.Tx, missing []*it
 		ids, dates, elapsed, bodies = append(ids, it.id), append(dates, it.refetch.Date),
 			append(elapsed, it.refetch.Elapsed.Microseconds()), append(bodies, it.refetch.Body)
 	}
-	_, err := tx.Exec(ctx, insertOrphansSQL, s.lease.Run.ID, s.objectType, ids, dates, elapsed, bodies)
+	_, err := tx.Exec(ctx, insertOrphansSQL, s.Lease.Run.ID, s.objectType, ids, dates, elapsed, bodies)
 	return err
 }
 
@@ -250,7 +250,7 @@ func (s *objectScan) nextOrphans(ctx context.Context) ([]*item, error) {
 		it.refetch.Body, it.refetch.Missing = a.Body, a.Body == nil
 		s.toInput(it)
 		return it, err
-	}, nextOrphansSQL, s.lease.Run.ID, s.objectType, appendBatch)
+	}, nextOrphansSQL, s.Lease.Run.ID, s.objectType, appendBatch)
 	if err != nil {
 		return nil, fmt.Errorf("read orphans: %w", err)
 	}
@@ -263,7 +263,7 @@ func (s *objectScan) appendTombstones(ctx context.Context, orphans []*item) (run
 	for i, it := range orphans {
 		all[i] = outcome{id: it.id, counted: true}
 	}
-	if !s.params.DryRun {
+	if !s.Params.DryRun {
 		ds, appended, err := s.toDeliveries(ctx, orphans)
 		if err != nil {
 			return "", err
@@ -275,7 +275,7 @@ func (s *objectScan) appendTombstones(ctx context.Context, orphans []*item) (run
 		for i, it := range appended {
 			it.event = ids[i]
 		}
-		if status, err := s.waitForOutcomes(ctx, ids); err != nil || status != runs.Running {
+		if status, err := s.WaitForOutcomes(ctx, ids); err != nil || status != runs.Running {
 			return status, err
 		}
 		if all, err = s.loadOutcomes(ctx, orphans); err != nil {
@@ -293,17 +293,17 @@ func (s *objectScan) recordTombstones(ctx context.Context, all []outcome) error 
 	t := toColumns(all)
 	differ := toColumns(slices.DeleteFunc(slices.Clone(all), func(o outcome) bool { return o.mirrorNewer }))
 	few := min(len(differ.ids), max(0, s.remainingDetails))
-	if s.params.DryRun {
+	if s.Params.DryRun {
 		t.repaired, t.unrepaired = 0, 0
 		clear(t.results)
 		clear(differ.results)
 	}
 	err := s.change(ctx, "store the results of tombstones", func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, insertOrphanDriftSQL, s.lease.Run.ID, s.params.Source, s.params.Account, s.objectType,
+		if _, err := tx.Exec(ctx, insertOrphanDriftSQL, s.Lease.Run.ID, s.Source.Number, s.Params.Account, s.objectType,
 			differ.ids[:few], differ.events[:few], differ.results[:few], differ.reasons[:few]); err != nil {
 			return err
 		}
-		return s.scan(tx.QueryRow(ctx, finishOrphansSQL, s.lease.Run.ID, s.objectType, t.ids, t.repaired, t.unrepaired,
+		return s.scan(tx.QueryRow(ctx, finishOrphansSQL, s.Lease.Run.ID, s.objectType, t.ids, t.repaired, t.unrepaired,
 			t.results))
 	})
 	if err == nil {

@@ -1,4 +1,4 @@
-package reconcile
+package objectscan
 
 // ScanCounts counts the objects of a scan; each object counts once.
 type ScanCounts struct {
@@ -29,8 +29,11 @@ func (t ScanCounts) add(u ScanCounts) ScanCounts {
 		t.NotListed + u.NotListed, t.Orphans + u.Orphans, t.Repaired + u.Repaired, t.Unrepaired + u.Unrepaired}
 }
 
-// Counts of a scan besides Processed (all checked objects and orphans) and Missing.
+// Counts of a scan.
 const (
+	// processed are all checked objects and orphans.
+	processed      = "processed"
+	Missing        = "missing"
 	Equal          = "equal"
 	MirrorOlder    = "mirror_older"
 	MirrorNewer    = "mirror_newer"
@@ -48,14 +51,11 @@ const (
 	// SkippedParts are the parts of lists (repositories) that could not be read, or not to their
 	// end. A part of several lists counts for each. The watermarks of those types do not advance.
 	SkippedParts = "skipped_parts"
-	// SkewSeconds is by how much the API's clock and the database's differed, rounded up, if it
-	// exceeds the tolerated skew.
-	SkewSeconds = "skew_seconds"
 )
 
 // asCounts returns the counts by their names in the run ledger.
 func (t ScanCounts) asCounts() map[string]int64 {
-	return map[string]int64{Processed: t.Checked + t.Orphans, Equal: t.Equal, Missing: t.Missing,
+	return map[string]int64{processed: t.Checked + t.Orphans, Equal: t.Equal, Missing: t.Missing,
 		MirrorOlder: t.MirrorOlder,
 		MirrorNewer: t.MirrorNewer, ContentDiffers: t.ContentDiffers, NotListed: t.NotListed, Orphans: t.Orphans,
 		Repaired: t.Repaired, Unrepaired: t.Unrepaired}
