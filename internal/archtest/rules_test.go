@@ -24,6 +24,7 @@ var rules = []rule{
 	{"internal/archtest", testOnly, "tests the rules of the code base: imports, names, layout"},
 	{"internal/testkit", testOnly, "provides databases, servers and faults for tests"},
 	{"internal/testkit/applied", testOnly + 2, "creates logs whose events are applied, for tests"},
+	{"internal/testkit/reconciled", testOnly + 3, "creates sources whose API reconciliations read, for tests"},
 	{"internal/testkit/fakeapi", testOnly, "provides the server, clock and faults that all fake provider APIs share"},
 	{"internal/testkit/*", testOnly + 1, "simulates providers, destinations and installations for tests"},
 	{"internal/provider/providertest", testOnly, "contains the tests that every provider must pass"},

@@ -11,44 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/objectscan"
-	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 	"github.com/postern-gateway/postern/internal/watermarks"
 )
-
-// reconcileAll reconciles all accounts one after the other, in a process whose source excludes
-// some. It returns the ended runs by account.
-func (b *stripeEnv) reconcileAll(t *testing.T, api *provider.API, except []string,
-	o reconcile.Params) map[string]*runs.Run {
-	t.Helper()
-	r := b.runner(t, api, sameCaller)
-	r.Sources.All()[b.Source].ExcludedAccounts = except
-	defer b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: r.Execute})()
-	o.Source, o.AllAccounts = b.Source, true
-	run := b.startRun(t, o)
-	wantRunDone(t, b.waitForEnd(t, run))
-	entered, err := reconcile.StartedRuns(t.Context(), b.OperatorPool, run)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(entered) == 0 { // the run itself reconciled the only account, or there is none
-		entered = append(entered, run)
-	}
-	ended := map[string]*runs.Run{}
-	for _, run := range entered {
-		ended[b.accountOf(t, run)] = b.waitForEnd(t, run)
-	}
-	return ended
-}
-
-// accountOf returns the account of a run.
-func (b *stripeEnv) accountOf(t *testing.T, run int64) string {
-	t.Helper()
-	return queryOne[string](t, b.testEnv, `SELECT params ->> 'account' FROM runs WHERE run = $1`, run)
-}
 
 // accountsOf returns the accounts of some runs, sorted.
 func accountsOf(ended map[string]*runs.Run) []string {
@@ -60,12 +29,13 @@ func accountsOf(ended map[string]*runs.Run) []string {
 func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
 	t.Parallel()
 	for _, pinned := range []string{"", stripefake.OwnAccount} {
-		b := newStripeEnv(t, pinned, stripefake.Options{Seed: 3, Objects: 30, Accounts: []string{"acct_B", "acct_C"}})
-		b.config.Accounts = []string{"acct_B", "*"}
-		b.fake.RunSteps(400)
-		b.deliver(t, loseNone)
-		b.fake.Advance(time.Minute)
-		api := b.apiAt(b.fake.URL)
+		b := reconciled.NewStripeEnv(t, pinned, stripefake.Options{Seed: 3, Objects: 30,
+			Accounts: []string{"acct_B", "acct_C"}})
+		b.Config.Accounts = []string{"acct_B", "*"}
+		b.Fake.RunSteps(400)
+		b.Deliver(t, reconciled.LoseNone)
+		b.Fake.Advance(time.Minute)
+		api := b.APIAt(b.Fake.URL)
 		part := "test"
 		if pinned != "" {
 			part = pinned + "/test"
@@ -75,9 +45,9 @@ func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
 		for objectType, want := range map[string][]string{"subscription": {pinned, "acct_B", "acct_C"},
 			"product": {part, "acct_B/test", "acct_C/test"}} {
 			var got []string
-			for _, r := range b.reconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: objectType,
+			for _, r := range b.ReconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: objectType,
 				DryRun: true}) {
-				if got = append(got, b.report(t, r.ID).Account); r.Counts[reconcile.Missing] != 0 ||
+				if got = append(got, b.Report(t, r.ID).Account); r.Counts[reconcile.Missing] != 0 ||
 					r.Counts[objectscan.Equal] == 0 {
 					t.Errorf("pinned to %q: %s %s %v: %s", pinned, objectType, r.Status, r.Counts, r.Detail)
 				}
@@ -95,22 +65,22 @@ func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
 			{[]string{"acct_B"}, []string{"", "acct_C"}, []string{part, "acct_C/test"}},
 			{[]string{""}, []string{"acct_B", "acct_C"}, []string{"acct_B/test", "acct_C/test"}},
 		} {
-			if got := accountsOf(b.reconcileAll(t, api, one.except, reconcile.Params{Scope: reconcile.Events,
+			if got := accountsOf(b.ReconcileAll(t, api, one.except, reconcile.Params{Scope: reconcile.Events,
 				DryRun: true})); !slices.Equal(got, one.events) {
 				t.Errorf("pinned to %q, without %q: events of %q, want %q", pinned, one.except, got, one.events)
 			}
 			slices.Sort(one.products)
-			if got := accountsOf(b.reconcileAll(t, api, one.except, reconcile.Params{Scope: reconcile.Objects,
+			if got := accountsOf(b.ReconcileAll(t, api, one.except, reconcile.Params{Scope: reconcile.Objects,
 				Type: "product", DryRun: true})); !slices.Equal(got, one.products) {
 				t.Errorf("pinned to %q, without %q: products of %q, want %q", pinned, one.except, got, one.products)
 			}
 		}
-		r := b.runner(t, api, sameCaller)
+		r := b.Runner(t, api, reconciled.SameCaller)
 		r.Sources.All()[b.Source].ExcludedAccounts = []string{"", "acct_B", "acct_C"}
-		b.startReconciler(t, r)
+		b.StartReconciler(t, r)
 		for _, requested := range []reconcile.Params{{AllAccounts: true}, {Account: "acct_B"}, {}} {
 			requested.Scope, requested.DryRun = reconcile.Events, true
-			ended := b.runToEnd(t, requested)
+			ended := b.RunToEnd(t, requested)
 			n, each := ended.Counts[reconcile.Accounts]
 			if ended.Status != runs.Done || each != requested.AllAccounts || n != 0 ||
 				(ended.Counts[reconcile.Processed] > 0) == each {
@@ -124,7 +94,7 @@ func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
 // mode. They count the excluded accounts.
 func TestMetrics_excludedAccounts_areNotMeasured(t *testing.T) {
 	t.Parallel()
-	b := newStripeEnv(t, "", stripefake.Options{Seed: 3})
+	b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 3})
 	b.DB.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at)
 		SELECT $1, m.account, m.subject,
 		to_timestamp(0), to_timestamp(m.until), 1, now()
@@ -140,7 +110,7 @@ func TestMetrics_excludedAccounts_areNotMeasured(t *testing.T) {
 		SELECT s.run, $1, s.account, 'product', 'done', now(), now(), s.unrepaired
 		FROM (VALUES (1, 'acct_1', 5), (2, 'acct_left', 70), (3, 'acct_gone/test', 600)) s(run, account, unrepaired)`,
 		b.Source)
-	sources := b.runner(t, b.apiAt(b.fake.URL), sameCaller).Sources
+	sources := b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller).Sources
 	reg := prometheus.NewRegistry()
 	o, err := reconcile.NewStateMetrics(reg, sources)
 	if err != nil {
@@ -164,7 +134,7 @@ func TestMetrics_excludedAccounts_areNotMeasured(t *testing.T) {
 		if err := o.Read(t.Context(), b.Pool); err != nil {
 			t.Fatal(err)
 		}
-		got := gaugeValues(t, reg)
+		got := reconciled.GaugeValues(t, reg)
 		for name, want := range one.want {
 			if n, there := got[name]; n != want ||
 				there != (want != 0 || name == "postern_accounts_excluded excluded sim") {
@@ -180,42 +150,23 @@ const disconnectedSQL = `SELECT account || ' ' || (reason LIKE '%may not act for
 
 // newCompletePlatform makes a platform with connected accounts. Each has a complete log with one
 // event, and a lost event after it.
-func newCompletePlatform(t *testing.T, accounts ...string) *stripeEnv {
+func newCompletePlatform(t *testing.T, accounts ...string) *reconciled.StripeEnv {
 	t.Helper()
-	b := newStripeEnv(t, "", stripefake.Options{Seed: 27, Start: time.Now().Add(-5 * time.Hour), Accounts: accounts})
+	b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 27, Start: time.Now().Add(-5 * time.Hour),
+		Accounts: accounts})
 	for _, account := range append(accounts, "") {
-		b.fake.Create(account, "invoice", nil)
+		b.Fake.Create(account, "invoice", nil)
 	}
-	b.deliver(t, loseNone)
-	b.fake.Advance(2 * time.Hour)
-	b.wantAll(t, b.reconcileAll(t, b.apiAt(b.fake.URL), nil, reconcile.Params{Scope: reconcile.Events}), "", runs.Done)
-	b.fake.Advance(2 * time.Hour)
+	b.Deliver(t, reconciled.LoseNone)
+	b.Fake.Advance(2 * time.Hour)
+	b.WantAll(t, b.ReconcileAll(t, b.APIAt(b.Fake.URL), nil, reconcile.Params{Scope: reconcile.Events}), "", runs.Done)
+	b.Fake.Advance(2 * time.Hour)
 	for _, account := range append(accounts, "") {
-		b.fake.Create(account, "charge", nil) // its webhook is lost
+		b.Fake.Create(account, "charge", nil) // its webhook is lost
 	}
-	b.deliver(t, loseAll)
-	b.fake.Advance(time.Minute)
+	b.Deliver(t, reconciled.LoseAll)
+	b.Fake.Advance(time.Minute)
 	return b
-}
-
-// wantAll checks that all runs have ended with a status and found no disconnected account.
-func (b *stripeEnv) wantAll(t *testing.T, ended map[string]*runs.Run, detail string, status runs.Status) {
-	t.Helper()
-	for account, r := range ended {
-		if r.Status != status || !strings.Contains(r.Detail, detail) || r.Counts[reconcile.Disconnected] != 0 {
-			t.Errorf("account %q: %s with %v: %s", account, r.Status, r.Counts, r.Detail)
-		}
-	}
-}
-
-// completeUntil returns the watermark of the events of an account.
-func (b *stripeEnv) completeUntil(t *testing.T, account string) time.Time {
-	t.Helper()
-	_, until := b.completeRange(t, account, reconcile.Events)
-	if until.IsZero() {
-		t.Fatalf("account %q has no watermark", account)
-	}
-	return until
 }
 
 // A disconnected account is skipped after one call and keeps its watermark. The other accounts and
@@ -223,9 +174,9 @@ func (b *stripeEnv) completeUntil(t *testing.T, account string) time.Time {
 func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	t.Parallel()
 	b := newCompletePlatform(t, "acct_1", "acct_2")
-	api := b.apiAt(b.fake.URL)
+	api := b.APIAt(b.Fake.URL)
 	reg := prometheus.NewRegistry()
-	sources := b.runner(t, api, sameCaller).Sources
+	sources := b.Runner(t, api, reconciled.SameCaller).Sources
 	o, err := reconcile.NewStateMetrics(reg, sources)
 	if err != nil {
 		t.Fatal(err)
@@ -235,33 +186,33 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 		if err := o.Read(t.Context(), b.Pool); err != nil {
 			t.Fatal(err)
 		}
-		got := gaugeValues(t, reg)
+		got := reconciled.GaugeValues(t, reg)
 		if n, at := got["postern_accounts_excluded disconnected sim"], got["postern_complete_until_timestamp_seconds "+
 			"sim events"]; n != disconnected || at != float64(until.Unix()) {
 			t.Errorf("%v accounts are excluded, and the others complete until %v, want %v and %v", n, at, disconnected,
 				until.Unix())
 		}
 	}
-	before := b.completeUntil(t, "acct_1")
-	b.fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
+	before := b.CompleteUntil(t, "acct_1")
+	b.Fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
 	for range 2 {
-		had := len(b.fake.Requests())
-		ended := b.reconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Events})
+		had := len(b.Fake.Requests())
+		ended := b.ReconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Events})
 		if r := ended["acct_1"]; r == nil || r.Status != runs.Done || r.Detail != "" ||
 			r.Counts[reconcile.Disconnected] != 1 || r.Counts[reconcile.Processed] != 0 {
 			t.Fatalf("%+v", r)
 		}
 		delete(ended, "acct_1")
-		b.wantAll(t, ended, "", runs.Done)
-		if len(ended) != 2 || b.completeUntil(t, "acct_1") != before || !b.completeUntil(t,
-			"acct_2").After(before.Add(time.Hour)) || !b.completeUntil(t, "").After(before.Add(time.Hour)) {
+		b.WantAll(t, ended, "", runs.Done)
+		if len(ended) != 2 || b.CompleteUntil(t, "acct_1") != before || !b.CompleteUntil(t,
+			"acct_2").After(before.Add(time.Hour)) || !b.CompleteUntil(t, "").After(before.Add(time.Hour)) {
 			t.Errorf("%d others; complete until %s, %s and %s, the disconnected one of before %s", len(ended),
-				b.completeUntil(t, ""), b.completeUntil(t, "acct_2"), b.completeUntil(t, "acct_1"), before)
+				b.CompleteUntil(t, ""), b.CompleteUntil(t, "acct_2"), b.CompleteUntil(t, "acct_1"), before)
 		}
-		b.wantRows(t, disconnectedSQL, "acct_1 true")
-		measured(1, earliest(b.completeUntil(t, ""), b.completeUntil(t, "acct_2")))
+		b.WantRows(t, disconnectedSQL, "acct_1 true")
+		measured(1, earliest(b.CompleteUntil(t, ""), b.CompleteUntil(t, "acct_2")))
 		rejected := 0
-		for _, r := range b.fake.Requests()[had:] {
+		for _, r := range b.Fake.Requests()[had:] {
 			if r.Account == "acct_1" {
 				rejected++
 			}
@@ -269,7 +220,7 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 		if rejected != 1 {
 			t.Errorf("%d calls for the account", rejected)
 		}
-		b.fake.Advance(time.Minute)
+		b.Fake.Advance(time.Minute)
 	}
 	others := []string{"acct_1/test", "acct_10", "acct_1_/test"}
 	b.DB.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at)
@@ -289,25 +240,25 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	// An excluded account is not counted again as disconnected. A run for the disconnected account
 	// by name fails.
 	sources.All()[b.Source].ExcludedAccounts = []string{"acct_1"}
-	measured(0, earliest(b.completeUntil(t, ""), b.completeUntil(t, "acct_2")))
+	measured(0, earliest(b.CompleteUntil(t, ""), b.CompleteUntil(t, "acct_2")))
 	sources.All()[b.Source].ExcludedAccounts = nil
 	for _, what := range []reconcile.Params{{Scope: reconcile.Events, Account: "acct_1"},
 		{Scope: reconcile.Objects, Type: "invoice", Account: "acct_1"}} {
-		wantRunFailed(t, b.runOnce(t, api, what), "may not act for the account")
+		reconciled.WantRunFailed(t, b.RunOnce(t, api, what), "may not act for the account")
 	}
 	// The same for objects.
-	ended := b.reconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
+	ended := b.ReconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
 	if r := ended["acct_1"]; r == nil || r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 {
 		t.Errorf("objects: %+v", r)
 	}
-	b.fake.SetFaults(stripefake.Faults{})
-	b.fake.Advance(time.Minute)
-	ended = b.reconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Events})
-	b.wantAll(t, ended, "", runs.Done)
+	b.Fake.SetFaults(stripefake.Faults{})
+	b.Fake.Advance(time.Minute)
+	ended = b.ReconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Events})
+	b.WantAll(t, ended, "", runs.Done)
 	if got := b.DB.QueryStrings(t, disconnectedSQL); len(got) > 0 || ended["acct_1"].Counts[reconcile.Missing] != 1 {
 		t.Errorf("connected again: %q, %v", got, ended["acct_1"].Counts)
 	}
-	measured(0, earliest(b.completeUntil(t, ""), earliest(b.completeUntil(t, "acct_1"), b.completeUntil(t, "acct_2"))))
+	measured(0, earliest(b.CompleteUntil(t, ""), earliest(b.CompleteUntil(t, "acct_1"), b.CompleteUntil(t, "acct_2"))))
 }
 
 func earliest(a, b time.Time) time.Time {
@@ -322,10 +273,10 @@ func earliest(a, b time.Time) time.Time {
 func TestReconcile_onlyConnectedAccountDisconnected_isSkipped(t *testing.T) {
 	t.Parallel()
 	b := newCompletePlatform(t, "acct_1")
-	b.fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
+	b.Fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
 	for _, except := range [][]string{nil, {""}} {
 		for _, dry := range []bool{true, false} {
-			r := b.reconcileAll(t, b.apiAt(b.fake.URL), except, reconcile.Params{Scope: reconcile.Events,
+			r := b.ReconcileAll(t, b.APIAt(b.Fake.URL), except, reconcile.Params{Scope: reconcile.Events,
 				DryRun: dry})["acct_1"]
 			if r == nil || r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 {
 				t.Errorf("%+v", r)
@@ -342,11 +293,11 @@ func TestReconcile_onlyConnectedAccountDisconnected_isSkipped(t *testing.T) {
 func TestReconcile_disconnectedWhileWaiting_isSkipped(t *testing.T) {
 	t.Parallel()
 	b := newCompletePlatform(t, "acct_1")
-	b.fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
-	run := b.startRun(t, reconcile.Params{Scope: reconcile.Events, Account: "acct_1", ParentRun: 1})
+	b.Fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Events, Account: "acct_1", ParentRun: 1})
 	b.DB.Exec(t, `UPDATE runs SET detail = $2 WHERE run = $1`, run, quotaUsedUp)
-	b.startReconciler(t, b.runner(t, b.apiAt(b.fake.URL), sameCaller))
-	if r := b.waitForEnd(t, run); r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 || r.Detail != "" {
+	b.StartReconciler(t, b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller))
+	if r := b.WaitForEnd(t, run); r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 || r.Detail != "" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -355,14 +306,14 @@ func TestReconcile_disconnectedWhileWaiting_isSkipped(t *testing.T) {
 func TestReconcile_oneAccountNotExcluded_isReconciled(t *testing.T) {
 	t.Parallel()
 	b := newCompletePlatform(t, "acct_1")
-	before, own := b.completeUntil(t, "acct_1"), b.completeUntil(t, "")
-	ended := b.reconcileAll(t, b.apiAt(b.fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events})
+	before, own := b.CompleteUntil(t, "acct_1"), b.CompleteUntil(t, "")
+	ended := b.ReconcileAll(t, b.APIAt(b.Fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events})
 	if r := ended["acct_1"]; len(ended) != 1 || r == nil || r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
 		t.Errorf("%+v", ended)
 	}
-	if !b.completeUntil(t, "acct_1").After(before) || !b.completeUntil(t, "").Equal(own) {
+	if !b.CompleteUntil(t, "acct_1").After(before) || !b.CompleteUntil(t, "").Equal(own) {
 		t.Errorf("complete until %s, before %s, and the account of the source %s, before %s",
-			b.completeUntil(t, "acct_1"), before, b.completeUntil(t, ""), own)
+			b.CompleteUntil(t, "acct_1"), before, b.CompleteUntil(t, ""), own)
 	}
 }
 
@@ -374,7 +325,7 @@ func TestReconcile_badKey_marksNoAccountDisconnected(t *testing.T) {
 		accounts, except []string
 		faults           stripefake.Faults
 		// instead responds in place of the API.
-		instead func(t *testing.T, b *stripeEnv) http.Handler
+		instead func(t *testing.T, b *reconciled.StripeEnv) http.Handler
 		detail  string
 		fine    []string
 	}{
@@ -388,12 +339,12 @@ func TestReconcile_badKey_marksNoAccountDisconnected(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newCompletePlatform(t, tc.accounts...)
-			b.fake.SetFaults(tc.faults)
-			api := b.apiAt(b.fake.URL)
+			b.Fake.SetFaults(tc.faults)
+			api := b.APIAt(b.Fake.URL)
 			if tc.instead != nil {
-				api = b.apiAt(serve(t, tc.instead(t, b).ServeHTTP))
+				api = b.APIAt(reconciled.Serve(t, tc.instead(t, b).ServeHTTP))
 			}
-			ended := b.reconcileAll(t, api, tc.except, reconcile.Params{Scope: reconcile.Events})
+			ended := b.ReconcileAll(t, api, tc.except, reconcile.Params{Scope: reconcile.Events})
 			for _, account := range tc.fine {
 				if r := ended[account]; r == nil || r.Status != runs.Done {
 					t.Errorf("account %q: %+v", account, r)
@@ -403,38 +354,38 @@ func TestReconcile_badKey_marksNoAccountDisconnected(t *testing.T) {
 			if len(ended) == 0 {
 				t.Error("nothing was reconciled")
 			}
-			b.wantAll(t, ended, "the API of source "+applied.SourceName, runs.Failed)
+			b.WantAll(t, ended, "the API of source "+applied.SourceName, runs.Failed)
 			if r := ended["acct_1"]; r == nil || !strings.Contains(r.Detail, tc.detail) {
 				t.Errorf("%+v", r)
 			}
-			wantNone(t, b.DB.QueryStrings(t, disconnectedSQL))
+			reconciled.WantNone(t, b.DB.QueryStrings(t, disconnectedSQL))
 		})
 	}
 }
 
 // otherPlatformAPI is the API for a key of another platform.
-func otherPlatformAPI(t *testing.T, b *stripeEnv) http.Handler {
-	return b.otherAccountAPI(t, "invoice", 1)
+func otherPlatformAPI(t *testing.T, b *reconciled.StripeEnv) http.Handler {
+	return b.OtherAccountAPI(t, "invoice", 1)
 }
 
 // Without events of the platform itself, another connected account must verify the key.
 func TestAccountCheck_noPlatformEvents_usesAnotherAccount(t *testing.T) {
 	t.Parallel()
 	for _, complete := range []bool{false, true} {
-		b := newStripeEnv(t, "", stripefake.Options{Seed: 27, Start: time.Now().Add(-5 * time.Hour),
+		b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 27, Start: time.Now().Add(-5 * time.Hour),
 			Accounts: []string{"acct_1", "acct_2"}})
-		b.fake.Create("acct_1", "invoice", nil)
-		b.fake.Create("acct_2", "invoice", nil)
-		b.deliver(t, loseNone)
-		b.fake.Advance(2 * time.Hour)
-		b.wantAll(t, b.reconcileAll(t, b.apiAt(b.fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events}),
+		b.Fake.Create("acct_1", "invoice", nil)
+		b.Fake.Create("acct_2", "invoice", nil)
+		b.Deliver(t, reconciled.LoseNone)
+		b.Fake.Advance(2 * time.Hour)
+		b.WantAll(t, b.ReconcileAll(t, b.APIAt(b.Fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events}),
 			"", runs.Done)
 		if !complete {
 			b.DB.Exec(t, `DELETE FROM watermarks WHERE account = 'acct_2'`)
 		}
-		b.fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
-		b.fake.Advance(time.Minute)
-		ended := b.reconcileAll(t, b.apiAt(b.fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events})
+		b.Fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
+		b.Fake.Advance(time.Minute)
+		ended := b.ReconcileAll(t, b.APIAt(b.Fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events})
 		if r := ended["acct_1"]; r == nil || (r.Status == runs.Done) != complete ||
 			(r.Counts[reconcile.Disconnected] == 1) != complete {
 			t.Errorf("the other account complete %t: %+v", complete, r)
@@ -443,11 +394,11 @@ func TestAccountCheck_noPlatformEvents_usesAnotherAccount(t *testing.T) {
 }
 
 // rejectingPlatformAPI accepts the key for connected accounts only.
-func rejectingPlatformAPI(_ *testing.T, b *stripeEnv) http.Handler {
+func rejectingPlatformAPI(_ *testing.T, b *reconciled.StripeEnv) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Stripe-Account") == "" {
 			r.Header.Set("Authorization", "Bearer sk_test_another")
 		}
-		b.fake.ServeHTTP(w, r)
+		b.Fake.ServeHTTP(w, r)
 	})
 }

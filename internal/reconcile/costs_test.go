@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
@@ -109,54 +110,58 @@ func measureCosts(t *testing.T, p *costAccount) map[string]string {
 
 func stripeCosts(t *testing.T) *costAccount {
 	t.Helper()
-	b := newStripeEnv(t, "", stripefake.Options{Seed: 61})
-	b.startReconciler(t, b.runner(t, b.apiAt(b.fake.URL), sameCaller))
+	b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 61})
+	b.StartReconciler(t, b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller))
 	return &costAccount{objectType: "invoice", events: true,
-		create: func() string { return b.fake.Create("", "invoice", nil) },
+		create: func() string { return b.Fake.Create("", "invoice", nil) },
 		change: func(id string) {
-			b.fake.SetWithoutEvent("", id, map[string]any{"description": "changed"})
-		}, remove: func(id string) { b.fake.DeleteWithoutEvent("", id) },
-		deliver: func() { b.deliver(t, loseNone) }, loseWebhooks: func(do func()) { do(); b.deliver(t, loseAll) },
+			b.Fake.SetWithoutEvent("", id, map[string]any{"description": "changed"})
+		}, remove: func(id string) { b.Fake.DeleteWithoutEvent("", id) },
+		deliver: func() {
+			b.Deliver(t, reconciled.LoseNone)
+		}, loseWebhooks: func(do func()) { do(); b.Deliver(t, reconciled.LoseAll) },
 		advance: func(d time.Duration) {
-			b.fake.Advance(d)
+			b.Fake.Advance(d)
 		}, run: func(o reconcile.Params) *runs.Run {
-			return b.runToEnd(t, o)
-		}, calls: func() int { return len(b.fake.Requests()) }}
+			return b.RunToEnd(t, o)
+		}, calls: func() int { return len(b.Fake.Requests()) }}
 }
 
 func githubCosts(t *testing.T) *costAccount {
 	t.Helper()
-	f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-3 * time.Hour), Repositories: 1}, nil)
-	f.startThrough(t, f.source.Caller)
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-3 * time.Hour), Repositories: 1}, nil)
+	f.StartThrough(t, f.APISource.Caller)
 	lose := func(do func()) {
-		f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
+		f.Fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
 		do()
-		f.deliver(t)
-		f.fake.SetWebhooks(githubfake.Webhooks{})
+		f.Deliver(t)
+		f.Fake.SetWebhooks(githubfake.Webhooks{})
 	}
-	return &costAccount{objectType: "issue", events: true, create: func() string { return f.fake.OpenIssue(0) },
-		change: func(id string) { lose(func() { f.fake.Edit(id) }) },
+	return &costAccount{objectType: "issue", events: true, create: func() string { return f.Fake.OpenIssue(0) },
+		change: func(id string) { lose(func() { f.Fake.Edit(id) }) },
 		remove: func(id string) {
-			lose(func() { f.fake.Delete(id) })
-		}, deliver: func() { f.deliver(t) }, loseWebhooks: lose, advance: func(d time.Duration) { f.fake.Advance(d) },
+			lose(func() { f.Fake.Delete(id) })
+		}, deliver: func() { f.Deliver(t) }, loseWebhooks: lose, advance: func(d time.Duration) { f.Fake.Advance(d) },
 		run: func(o reconcile.Params) *runs.Run {
-			return f.runToEnd(t, o)
-		}, calls: func() int { return len(f.fake.Requests()) }}
+			return f.RunToEnd(t, o)
+		}, calls: func() int { return len(f.Fake.Requests()) }}
 }
 
 func shopifyCosts(t *testing.T) *costAccount {
 	t.Helper()
-	b := newShopifyEnv(t, shopifyfake.Options{Seed: 62})
-	b.api.Bulk = nil
-	b.startReconciler(t, b.runner(t))
-	return &costAccount{objectType: "product", create: func() string { return b.fake.Create("product") },
-		change: func(id string) { b.fake.Change("product", id, true) },
-		remove: func(id string) { b.fake.Delete("product", id, true) }, deliver: func() { b.deliver(t, loseNone) },
-		advance: func(d time.Duration) { b.fake.Advance(d) }, calls: func() int { return len(b.fake.Requests()) },
+	b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 62})
+	b.API.Bulk = nil
+	b.StartReconciler(t, b.Runner(t))
+	return &costAccount{objectType: "product", create: func() string { return b.Fake.Create("product") },
+		change: func(id string) { b.Fake.Change("product", id, true) },
+		remove: func(id string) {
+			b.Fake.Delete("product", id, true)
+		}, deliver: func() { b.Deliver(t, reconciled.LoseNone) },
+		advance: func(d time.Duration) { b.Fake.Advance(d) }, calls: func() int { return len(b.Fake.Requests()) },
 		run: func(o reconcile.Params) *runs.Run {
 			o.Source = b.Source
-			run := b.startRun(t, o)
-			return b.waitForEnd(t, run)
+			run := b.StartRun(t, o)
+			return b.WaitForEnd(t, run)
 		}}
 }
 

@@ -10,24 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/apply"
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/provider/github"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
-	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 )
-
-// githubEnv is a GitHub source with a fake.
-type githubEnv struct {
-	*testEnv
-	fake   *githubfake.Fake
-	config *provider.Source
-	source *providerapi.Source
-}
 
 // failingCaller is a Caller whose n-th call fails, as if the process had ended there.
 type failingCaller struct {
@@ -43,79 +32,9 @@ func (b *failingCaller) Do(ctx context.Context, c provider.Call) (*providerapi.R
 	broken := b.calls == b.failAt
 	b.mu.Unlock()
 	if broken {
-		return nil, errProviderDown
+		return nil, reconciled.ErrProviderDown
 	}
 	return b.Caller.Do(ctx, c)
-}
-
-// newGitHubEnv makes a source with its own client. A non-nil edit changes its API.
-func newGitHubEnv(t *testing.T, o githubfake.Options, edit func(*provider.API)) *githubEnv {
-	t.Helper()
-	f := &githubEnv{testEnv: newEnvWithoutAPI(t), fake: githubfake.New(t, o), config: &provider.Source{Name: "code"}}
-	known, err := events.RegisterSources(t.Context(), f.Pool, map[string]string{"code": "github"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.Source = known.Number["code"]
-	f.Sources["code"] = apply.Source{Number: f.Source, Config: f.config, Provider: github.GitHub{}}
-	f.proc = f.Applier(t, nil)
-	api := &provider.API{BaseURL: f.fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(githubfake.Key)},
-		Rate: 1000, Timeout: 30 * time.Second, MaxBytes: 1 << 20,
-		Webhooks: f.fake.Hooks(), Repositories: f.fake.Repositories()}
-	if edit != nil {
-		edit(api)
-	}
-	if err := (github.GitHub{}).CompleteAPI(api); err != nil {
-		t.Fatal(err)
-	}
-	f.source = &providerapi.Source{Name: "code", Number: f.Source, Config: f.config, API: api,
-		Provider: github.GitHub{}, Reader: github.GitHub{}}
-	f.source.Caller = newClient(t, f.Pool, f.source)
-	return f
-}
-
-// startThrough starts a reconciler that calls the API through c.
-func (f *githubEnv) startThrough(t *testing.T, c providerapi.Caller) {
-	t.Helper()
-	source := *f.source
-	source.Caller = c
-	r := f.runner()
-	r.Sources.Replace(&source)
-	f.startReconciler(t, r)
-}
-
-// runToEnd requests a reconciliation and waits until it has ended.
-func (f *githubEnv) runToEnd(t *testing.T, o reconcile.Params) *runs.Run {
-	t.Helper()
-	o.Source = f.Source
-	id := f.startRun(t, o)
-	return f.waitForEnd(t, id)
-}
-
-// receive appends and applies a delivery as the gateway and the processor do. It returns whether
-// the event was a duplicate or a conflict.
-func (f *githubEnv) receive(t *testing.T, d *provider.Delivery) (duplicate, conflict bool) {
-	t.Helper()
-	d.ReceivedAt = f.fake.Now()
-	r := applied.AppendDeliveries(t, f.gateway, f.Sources["code"], d)[0]
-	if !r.Duplicate {
-		applied.Apply(t, f.proc, 0, []int64{r.ID})
-	}
-	return r.Duplicate, r.Conflict
-}
-
-// deliver receives all due deliveries.
-func (f *githubEnv) deliver(t *testing.T) int {
-	t.Helper()
-	return f.fake.Deliver(func(d *provider.Delivery) bool { f.receive(t, d); return true })
-}
-
-func (f *githubEnv) count(t *testing.T, sql string, args ...any) (n int64) {
-	t.Helper()
-	if err := f.DB.Pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 const appendedSQL = `SELECT count(*) FROM events WHERE origin = 'reconcile' AND event_type <> 'postern.refetch'`
@@ -127,14 +46,15 @@ func TestReconcile_missedGitHubDeliveries_areAppendedOnce(t *testing.T) {
 	for _, at := range []int{0, 5, 150} {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
 			t.Parallel()
-			f := newGitHubEnv(t, githubfake.Options{Seed: uint64(at), Start: time.Now().Add(-2 * time.Hour),
+			f := reconciled.NewGitHubEnv(t, githubfake.Options{Seed: uint64(at), Start: time.Now().Add(-2 * time.Hour),
 				Webhooks: githubfake.Webhooks{LostUnacknowledged: 30, LostAcknowledged: 10}}, nil)
-			f.fake.RunSteps(250)
-			received := f.deliver(t)
-			f.fake.Advance(time.Hour)
-			f.startThrough(t, &failingCaller{Caller: f.source.Caller, failAt: at})
-			r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
-			want := counts{reconcile.Processed: int64(f.fake.SentCount()), reconcile.Present: int64(received),
+			f.Fake.RunSteps(250)
+			received := f.Deliver(t)
+			f.Fake.Advance(time.Hour)
+			f.StartThrough(t, &failingCaller{Caller: f.APISource.Caller, failAt: at})
+			r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Events})
+			want := reconciled.Counts{reconcile.Processed: int64(f.Fake.SentCount()),
+				reconcile.Present:     int64(received),
 				reconcile.Conflicting: 0, reconcile.UnreadEvents: 0}
 			for name, n := range want {
 				if r.Counts[name] != n {
@@ -142,20 +62,20 @@ func TestReconcile_missedGitHubDeliveries_areAppendedOnce(t *testing.T) {
 				}
 			}
 			if missing := r.Counts[reconcile.Missing]; r.Status != runs.Done || missing < 50 ||
-				missing != r.Counts[reconcile.Processed]-int64(received) || missing != f.count(t, appendedSQL) {
-				t.Errorf("%s with %v, %d were appended: %s", r.Status, r.Counts, f.count(t, appendedSQL), r.Detail)
+				missing != r.Counts[reconcile.Processed]-int64(received) || missing != f.Count(t, appendedSQL) {
+				t.Errorf("%s with %v, %d were appended: %s", r.Status, r.Counts, f.Count(t, appendedSQL), r.Detail)
 			}
-			if n := f.count(t, appendedSQL+` AND headers ->> 'X-Github-Delivery' = event_id
+			if n := f.Count(t, appendedSQL+` AND headers ->> 'X-Github-Delivery' = event_id
 				AND headers ->> 'X-Github-Hook-Id' <> '' AND NOT headers ? 'X-Hub-Signature-256'
-					AND event_type LIKE headers ->> 'X-Github-Event' || '.%'`); n != f.count(t, appendedSQL) {
+					AND event_type LIKE headers ->> 'X-Github-Event' || '.%'`); n != f.Count(t, appendedSQL) {
 				t.Errorf("%d events have the headers of webhooks", n)
 			}
-			_, until := f.completeRange(t, "", reconcile.Events)
-			if now := f.fake.Now(); until.Before(now.Add(-time.Minute)) || until.After(now) {
+			_, until := f.CompleteRange(t, "", reconcile.Events)
+			if now := f.Fake.Now(); until.Before(now.Add(-time.Minute)) || until.After(now) {
 				t.Errorf("complete until %s, and it is %s", until, now)
 			}
 			fetched := 0
-			for _, call := range f.fake.Requests() {
+			for _, call := range f.Fake.Requests() {
 				if strings.Contains(call, "/deliveries/") {
 					fetched++
 				}
@@ -172,25 +92,25 @@ func TestReconcile_missedGitHubDeliveries_areAppendedOnce(t *testing.T) {
 // is a duplicate.
 func TestReconcile_redeliveredEvent_isADuplicate(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Seed: 1, Start: time.Now().Add(-2 * time.Hour),
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Seed: 1, Start: time.Now().Add(-2 * time.Hour),
 		Webhooks: githubfake.Webhooks{LostUnacknowledged: 100}}, nil)
-	f.fake.RunSteps(150) // enough for more than one page
-	f.fake.Advance(time.Hour)
-	f.startThrough(t, f.source.Caller)
-	first := f.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
+	f.Fake.RunSteps(150) // enough for more than one page
+	f.Fake.Advance(time.Hour)
+	f.StartThrough(t, f.APISource.Caller)
+	first := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Events})
 	if first.Status != runs.Done || first.Counts[reconcile.Undelivered] != first.Counts[reconcile.Missing] ||
 		first.Counts[reconcile.Missing] < 30 {
 		t.Fatalf("%s with %v: %s", first.Status, first.Counts, first.Detail)
 	}
-	f.fake.Redeliver()
-	n := int64(f.fake.Deliver(func(d *provider.Delivery) bool {
-		if duplicate, conflict := f.receive(t, d); !duplicate || conflict {
+	f.Fake.Redeliver()
+	n := int64(f.Fake.Deliver(func(d *provider.Delivery) bool {
+		if duplicate, conflict := f.Receive(t, d); !duplicate || conflict {
 			t.Errorf("%s: duplicate %t, conflict %t", d.Header.Get("X-GitHub-Delivery"), duplicate, conflict)
 		}
 		return true
 	}))
-	f.fake.Advance(time.Minute)
-	again := f.runToEnd(t, reconcile.Params{Scope: reconcile.Events, Since: f.fake.Now().Add(-3 * time.Hour)})
+	f.Fake.Advance(time.Minute)
+	again := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Events, Since: f.Fake.Now().Add(-3 * time.Hour)})
 	if n != first.Counts[reconcile.Missing] || again.Counts[reconcile.Processed] != n ||
 		again.Counts[reconcile.Present] != n || again.Counts[reconcile.Undelivered] != 0 {
 		t.Errorf("%d were redelivered; then %v", n, again.Counts)
@@ -204,32 +124,32 @@ func TestReconcile_unreadableDeliveryBodies_failTheRun(t *testing.T) {
 	for _, redeliver := range []bool{false, true} {
 		t.Run(fmt.Sprint(redeliver), func(t *testing.T) {
 			t.Parallel()
-			f := newGitHubEnv(t, githubfake.Options{Seed: 2, Start: time.Now().Add(-2 * time.Hour),
+			f := reconciled.NewGitHubEnv(t, githubfake.Options{Seed: 2, Start: time.Now().Add(-2 * time.Hour),
 				Webhooks: githubfake.Webhooks{LostUnacknowledged: 100}}, func(api *provider.API) {
 				api.Key.Value, api.Redeliver = []byte(githubfake.WriteKey), redeliver
 			})
-			f.fake.RunSteps(5)
-			f.fake.HideSentDeliveries()
-			f.fake.RunSteps(5)
-			f.fake.Advance(time.Hour)
-			f.startThrough(t, f.source.Caller)
-			r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
+			f.Fake.RunSteps(5)
+			f.Fake.HideSentDeliveries()
+			f.Fake.RunSteps(5)
+			f.Fake.Advance(time.Hour)
+			f.StartThrough(t, f.APISource.Caller)
+			r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Events})
 			unread := r.Counts[reconcile.UnreadEvents]
 			if r.Status != runs.Failed || unread < 5 || r.Counts[reconcile.Missing] < 5 ||
 				r.Counts[reconcile.Processed] != unread+r.Counts[reconcile.Missing] ||
 				!strings.Contains(r.Detail, "answered 404") {
 				t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 			}
-			f.wantRows(t, `SELECT subject FROM watermarks`)
-			sent := int64(f.deliver(t))
-			f.fake.Advance(time.Minute)
+			f.WantRows(t, `SELECT subject FROM watermarks`)
+			sent := int64(f.Deliver(t))
+			f.Fake.Advance(time.Minute)
 			if !redeliver {
 				if sent != 0 {
 					t.Errorf("%d were redelivered", sent)
 				}
 				return
 			}
-			again := f.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
+			again := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Events})
 			if sent != unread || r.Counts[reconcile.Redelivered] != unread || again.Status != runs.Done ||
 				again.Counts[reconcile.Missing] != 0 {
 				t.Errorf("%d were redelivered; then %s with %v: %s", sent, again.Status, again.Counts, again.Detail)
@@ -245,25 +165,26 @@ func TestReconcile_deliveryBodiesDuringOutage_waitForTheAPI(t *testing.T) {
 	for _, all := range []bool{true, false} {
 		t.Run(fmt.Sprint("everything fails: ", all), func(t *testing.T) {
 			t.Parallel()
-			f := newGitHubEnv(t, githubfake.Options{Seed: 2, Start: time.Now().Add(-2 * time.Hour),
+			f := reconciled.NewGitHubEnv(t, githubfake.Options{Seed: 2, Start: time.Now().Add(-2 * time.Hour),
 				Webhooks: githubfake.Webhooks{LostUnacknowledged: 100}}, func(api *provider.API) {
 				api.Webhooks = api.Webhooks[:1] // so that no other call follows the bodies
 			})
-			f.fake.RunSteps(20)
-			f.fake.Advance(time.Hour)
+			f.Fake.RunSteps(20)
+			f.Fake.Advance(time.Hour)
 			var down, well atomic.Bool
-			f.startThrough(t, interceptingCaller{f.source.Caller, func(c provider.Call) *providerapi.Response {
-				body := strings.Contains(c.Path, "/deliveries/")
-				if body {
-					down.Store(all)
-				}
-				if !well.Load() && (body || down.Load()) {
-					return errorResponse(http.StatusBadGateway)
-				}
-				return nil
-			}})
-			run := f.startRun(t, reconcile.Params{Scope: reconcile.Events})
-			r := f.WaitForRun(t, run, endedOrDeferred)
+			f.StartThrough(t, reconciled.InterceptingCaller{Caller: f.APISource.Caller,
+				Intercept: func(c provider.Call) *providerapi.Response {
+					body := strings.Contains(c.Path, "/deliveries/")
+					if body {
+						down.Store(all)
+					}
+					if !well.Load() && (body || down.Load()) {
+						return reconciled.ErrorResponse(http.StatusBadGateway)
+					}
+					return nil
+				}})
+			run := f.StartRun(t, reconcile.Params{Scope: reconcile.Events})
+			r := f.WaitForRun(t, run, reconciled.EndedOrDeferred)
 			if !all {
 				if r.Status != runs.Failed || r.Counts[reconcile.UnreadEvents] < 5 ||
 					r.Counts[reconcile.Missing] != 0 || !strings.Contains(r.Detail, "502") {
@@ -275,7 +196,7 @@ func TestReconcile_deliveryBodiesDuringOutage_waitForTheAPI(t *testing.T) {
 				t.Fatalf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 			}
 			well.Store(true)
-			r = f.waitForEnd(t, run)
+			r = f.WaitForEnd(t, run)
 			if r.Status != runs.Done || r.Counts[reconcile.UnreadEvents] != 0 || r.Counts[reconcile.Missing] < 5 {
 				t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 			}
@@ -286,23 +207,23 @@ func TestReconcile_deliveryBodiesDuringOutage_waitForTheAPI(t *testing.T) {
 // A dry run requests no body, appends nothing and moves no watermark.
 func TestReconcile_dryRunOverDeliveries_appendsNothing(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Seed: 4, Start: time.Now().Add(-2 * time.Hour),
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Seed: 4, Start: time.Now().Add(-2 * time.Hour),
 		Webhooks: githubfake.Webhooks{LostUnacknowledged: 50}}, nil)
-	f.fake.RunSteps(150)
-	received := int64(f.deliver(t))
-	f.fake.Advance(time.Hour)
-	f.startThrough(t, f.source.Caller)
-	r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Events, DryRun: true})
+	f.Fake.RunSteps(150)
+	received := int64(f.Deliver(t))
+	f.Fake.Advance(time.Hour)
+	f.StartThrough(t, f.APISource.Caller)
+	r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Events, DryRun: true})
 	if c := r.Counts; r.Status != runs.Done || c[reconcile.Present] != received || c[reconcile.Missing] == 0 ||
-		c[reconcile.Missing] != c[reconcile.Undelivered] || f.count(t, appendedSQL) != 0 {
+		c[reconcile.Missing] != c[reconcile.Undelivered] || f.Count(t, appendedSQL) != 0 {
 		t.Errorf("%s with %v: %s", r.Status, c, r.Detail)
 	}
-	for _, call := range f.fake.Requests() {
+	for _, call := range f.Fake.Requests() {
 		if strings.Contains(call, "/deliveries/") {
 			t.Errorf("requested %s", call)
 		}
 	}
-	f.wantRows(t, `SELECT subject FROM watermarks`)
+	f.WantRows(t, `SELECT subject FROM watermarks`)
 }
 
 // A run that cannot start reports the remedy.
@@ -319,29 +240,29 @@ func TestReconcile_deliveriesNotConfigured_reportsTheRemedy(t *testing.T) {
 		"a wrong key": {func(api *provider.API) { api.Key.Value = []byte("github_pat_wrong") },
 			"the key is wrong or revoked"},
 	} {
-		f := newGitHubEnv(t, githubfake.Options{}, c.edit)
-		f.startThrough(t, f.source.Caller)
+		f := reconciled.NewGitHubEnv(t, githubfake.Options{}, c.edit)
+		f.StartThrough(t, f.APISource.Caller)
 		o := reconcile.Params{Scope: reconcile.Events}
 		if c.edit == nil {
 			o.Account = "octo-fake"
 		}
-		f.wantFailure(t, o, c.says)
+		f.WantFailure(t, o, c.says)
 	}
 }
 
 // GitHub stores deliveries for three days. The watermark of a first run starts no earlier.
 func TestReconcile_deliveriesOlderThanRetention_areNotComplete(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Seed: 5, Start: time.Now().Add(-4 * 24 * time.Hour),
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Seed: 5, Start: time.Now().Add(-4 * 24 * time.Hour),
 		Webhooks: githubfake.Webhooks{LostUnacknowledged: 100}}, nil)
-	f.fake.RunSteps(20)
-	f.fake.Advance(3*24*time.Hour + time.Hour)
-	f.fake.RunSteps(20)
-	f.fake.Advance(time.Hour)
-	f.startThrough(t, f.source.Caller)
-	r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Events})
-	since, _ := f.completeRange(t, "", reconcile.Events)
-	if oldest := f.fake.Now().Add(-3 * 24 * time.Hour); since.Before(oldest.Add(-time.Minute)) ||
+	f.Fake.RunSteps(20)
+	f.Fake.Advance(3*24*time.Hour + time.Hour)
+	f.Fake.RunSteps(20)
+	f.Fake.Advance(time.Hour)
+	f.StartThrough(t, f.APISource.Caller)
+	r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Events})
+	since, _ := f.CompleteRange(t, "", reconcile.Events)
+	if oldest := f.Fake.Now().Add(-3 * 24 * time.Hour); since.Before(oldest.Add(-time.Minute)) ||
 		r.Status != runs.Done || r.Counts[reconcile.Missing] > 20 || r.Counts[reconcile.Missing] < 10 {
 		t.Errorf("complete since %s, and GitHub has deliveries since %s; %s with %v", since, oldest, r.Status, r.Counts)
 	}

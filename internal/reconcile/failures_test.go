@@ -3,10 +3,8 @@ package reconcile_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,91 +13,35 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
-	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
-
-// sourceWith returns the environment's source, changed by edit.
-func (b *testEnv) sourceWith(edit func(*providerapi.Source)) *providerapi.Source {
-	s := &providerapi.Source{Name: applied.SourceName, Number: b.Source,
-		Config: &provider.Source{Name: applied.SourceName}, API: &provider.API{Concurrency: 2},
-		Provider: sim.Provider{}, Reader: sim.Provider{}, Caller: b.api}
-	edit(s)
-	return s
-}
-
-// refetchPasses makes refetches with a runner. Each call is one pass over the refetch requests.
-func refetchPasses(b *testEnv, r *reconcile.Runner) func(context.Context) (int, error) {
-	l := &refetch.Refetcher{Resources: r.Resources, ID: "one", Logger: slog.New(slog.DiscardHandler)}
-	return l.ForSource(r.Sources.All()[b.Source]).Pass
-}
-
-// startRefetcher makes refetches with a runner until the test ends or stop is called.
-func startRefetcher(t *testing.T, r *reconcile.Runner, id string) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	l := &refetch.Refetcher{Resources: r.Resources, ID: id, Logger: slog.New(slog.DiscardHandler),
-		PollInterval: 20 * time.Millisecond}
-	go func() { defer close(done); _ = l.Run(ctx) }()
-	stop = sync.OnceFunc(func() { cancel(); <-done })
-	t.Cleanup(stop)
-	return stop
-}
-
-const countRefetchesSQL = `SELECT count(*) FROM events WHERE event_type = 'postern.refetch'`
-
-// objectWithPendingRefetch delivers all events, and returns an object with a pending refetch.
-func (b *testEnv) objectWithPendingRefetch(t *testing.T) (id string) {
-	t.Helper()
-	b.deliver(t, b.api.history.Events)
-	id = queryOne[string](t, b, `SELECT object_id FROM objects WHERE refetch_after <> 0 ORDER BY object_id LIMIT 1`)
-	b.DB.Exec(t, `UPDATE objects SET refetch_after = 0 WHERE object_id <> $1`, id) // the others need no refetch here
-	return id
-}
-
-// waitForRequestError waits until the only refetch request has an error with this text.
-func (b *testEnv) waitForRequestError(t *testing.T, text string) {
-	t.Helper()
-	testkit.Eventually(t, time.Minute, func() error {
-		var got string
-		err := b.DB.Pool.QueryRow(t.Context(), `SELECT error FROM refetch_requests WHERE lease_owner = ''`).Scan(&got)
-		if err == nil && !strings.Contains(got, text) {
-			err = fmt.Errorf("the request's error is %q", got)
-		}
-		return err
-	})
-}
-
-// errorResponse is the response of a failing API.
-func errorResponse(status int) *providerapi.Response {
-	return &providerapi.Response{Verdict: provider.ClassifyStatus(status, http.Header{}, nil)}
-}
 
 // A failure in the middle of a period costs one page, not the pages before it.
 func TestReconcile_pageFails_isRequestedAgain(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 90, eventTimeOptions)
-	r := b.runner()
+	b := reconciled.NewEmptyEnv(t, 90, reconciled.EventTimeOptions)
+	r := b.Runner()
 	r.Settings.InitialInterval, r.Settings.MaxInterval = 24*time.Hour, 24*time.Hour // one period
 	r.Settings.RetryDelay = time.Millisecond
-	all := len(b.api.history.Events)
-	pages, calls := (all+pageSize-1)/pageSize, 0
-	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
+	all := len(b.API.History.Events)
+	pages, calls := (all+reconciled.PageSize-1)/reconciled.PageSize, 0
+	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path != "/events" {
 			return nil, nil
 		}
 		if calls++; calls >= 2 && calls < 2+3 { // the second page, three times
-			return errorResponse(http.StatusBadGateway), nil
+			return reconciled.ErrorResponse(http.StatusBadGateway), nil
 		}
 		return nil, nil
 	}
-	b.startReconciler(t, r)
-	wantCounts(t, b.wantDone(t, reconcile.Params{Scope: reconcile.Events}), counts{reconcile.Missing: int64(all)})
+	b.StartReconciler(t, r)
+	reconciled.WantCounts(t, b.WantDone(t, reconcile.Params{Scope: reconcile.Events}),
+		reconciled.Counts{reconcile.Missing: int64(all)})
 	if calls != pages+3 || pages < 3 {
 		t.Errorf("%d calls for %d pages of which one failed three times", calls, pages)
 	}
@@ -108,52 +50,53 @@ func TestReconcile_pageFails_isRequestedAgain(t *testing.T) {
 // A paused run stops calling the API, also while the API fails.
 func TestReconcile_pausedDuringFailure_makesNoCalls(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 91, eventTimeOptions)
-	r := b.runner()
+	b := reconciled.NewEmptyEnv(t, 91, reconciled.EventTimeOptions)
+	r := b.Runner()
 	r.Settings.RetryDelay = time.Millisecond
 	var run atomic.Int64
 	var well atomic.Bool
-	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
+	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path != "/events" || well.Load() {
 			return nil, nil
 		}
 		if err := runs.ChangeStatus(t.Context(), b.OperatorPool, run.Load(), runs.Paused); err != nil {
 			t.Error(err)
 		}
-		return errorResponse(http.StatusBadGateway), nil
+		return reconciled.ErrorResponse(http.StatusBadGateway), nil
 	}
-	run.Store(b.startRun(t, reconcile.Params{Scope: reconcile.Events}))
-	b.startReconciler(t, r)
+	run.Store(b.StartRun(t, reconcile.Params{Scope: reconcile.Events}))
+	b.StartReconciler(t, r)
 	b.WaitForRun(t, run.Load(), func(r *runs.Run) bool { return r.Status == runs.Paused })
-	waitForValue(t, b, "", `SELECT lease_owner FROM checkpoints WHERE run = $1`, run.Load())
-	b.api.wantCalls(t, "/events", 1)
+	reconciled.WaitForValue(t, b, "", `SELECT lease_owner FROM checkpoints WHERE run = $1`, run.Load())
+	b.API.WantCalls(t, "/events", 1)
 	well.Store(true)
-	b.setStatus(t, run.Load(), runs.Queued)
-	wantCounts(t, b.waitForEnd(t, run.Load()), counts{reconcile.Missing: int64(len(b.api.history.Events))})
+	b.SetStatus(t, run.Load(), runs.Queued)
+	reconciled.WantCounts(t, b.WaitForEnd(t, run.Load()),
+		reconciled.Counts{reconcile.Missing: int64(len(b.API.History.Events))})
 }
 
 // While one process waits for the call budget, no other process refetches the object. The request
 // becomes due again in time, and another attempt completes it.
 func TestRefetch_waitingForBudget_isNotDuplicated(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 92, eventTimeOptions)
-	id := b.objectWithPendingRefetch(t)
-	w := &blockedCaller{simAPI: b.api}
+	b := reconciled.NewEmptyEnv(t, 92, reconciled.EventTimeOptions)
+	id := b.ObjectWithPendingRefetch(t)
+	w := &blockedCaller{SimAPI: b.API}
 	for i := range 2 {
-		r := b.runner()
+		r := b.Runner()
 		r.Limits.Lease = time.Second
-		r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.Caller = w }))
-		startRefetcher(t, r, fmt.Sprint("process ", i))
+		r.Sources.Replace(b.SourceWith(func(s *providerapi.Source) { s.Caller = w }))
+		reconciled.StartRefetcher(t, r, fmt.Sprint("process ", i))
 	}
-	b.waitForRequestError(t, "refetch within the lease: not done within 500ms")
-	testkit.Eventually(t, time.Minute, func() error { // and again, and again
-		if n := w.tries.Load(); n < 3 {
+	b.WaitForRequestError(t, "refetch within the lease: not done within 500ms")
+	testkit.Eventually(t, time.Minute, func() error { // another attempt
+		if n := w.tries.Load(); n < 2 {
 			return fmt.Errorf("%d attempts", n)
 		}
 		return nil
 	})
 	w.open.Store(true)
-	b.waitForRefetches(t)
+	b.WaitForRefetches(t)
 	if most := w.maxActive.Load(); most != 1 {
 		t.Errorf("%d refetches of %s at once", most, id)
 	}
@@ -165,52 +108,52 @@ func TestRefetch_interrupted_isRetriedSoon(t *testing.T) {
 	t.Parallel()
 	t.Run("another configuration", func(t *testing.T) {
 		t.Parallel()
-		b := newEmptyEnv(t, 93, eventTimeOptions)
-		b.objectWithPendingRefetch(t)
-		r := b.runner()
+		b := reconciled.NewEmptyEnv(t, 93, reconciled.EventTimeOptions)
+		b.ObjectWithPendingRefetch(t)
+		r := b.Runner()
 		r.Limits.Lease = time.Hour
 		var calls atomic.Int64
-		b.api.interceptWith(func(provider.Call) (*providerapi.Response, error) {
+		b.API.InterceptWith(func(provider.Call) (*providerapi.Response, error) {
 			if calls.Add(1) == 1 {
-				r.Sources.Replace(b.sourceWith(func(*providerapi.Source) {}))
+				r.Sources.Replace(b.SourceWith(func(*providerapi.Source) {}))
 			}
 			return nil, nil
 		})
-		startRefetcher(t, r, "refetcher")
-		b.waitForRefetches(t)
+		reconciled.StartRefetcher(t, r, "refetcher")
+		b.WaitForRefetches(t)
 		if n := calls.Load(); n < 2 {
 			t.Errorf("%d calls: no refetch was interrupted", n)
 		}
 	})
 	t.Run("a failure on this side", func(t *testing.T) {
 		t.Parallel()
-		b := newEmptyEnv(t, 94, eventTimeOptions)
-		b.objectWithPendingRefetch(t)
+		b := reconciled.NewEmptyEnv(t, 94, reconciled.EventTimeOptions)
+		b.ObjectWithPendingRefetch(t)
 		b.DB.Exec(t, `REVOKE ALL ON events FROM postern_gateway`)
-		r := b.runner()
+		r := b.Runner()
 		r.Limits.Lease = 10 * time.Second
-		startRefetcher(t, r, "refetcher")
-		b.waitForRequestError(t, "permission denied") // no process has taken the request
-		if wait := queryOne[float64](t, b,
+		reconciled.StartRefetcher(t, r, "refetcher")
+		b.WaitForRequestError(t, "permission denied") // no process has taken the request
+		if wait := reconciled.QueryOne[float64](t, b,
 			`SELECT extract(epoch FROM due - clock_now())::float8 FROM refetch_requests`); wait > 2.5 {
 			t.Errorf("the request is due in %g s, with a lease of 10", wait)
 		}
-		wantValue(t, b, 0, `SELECT attempts FROM refetch_requests`)
+		reconciled.WantValue(t, b, 0, `SELECT attempts FROM refetch_requests`)
 		b.DB.Exec(t, `GRANT SELECT, INSERT ON events TO postern_gateway`)
-		b.waitForRefetches(t)
+		b.WaitForRefetches(t)
 	})
 }
 
 // blockedCaller is a Caller whose budget allows no call before it opens.
 type blockedCaller struct {
-	*simAPI
+	*reconciled.SimAPI
 	open                     atomic.Bool
 	tries, active, maxActive atomic.Int64
 }
 
 func (w *blockedCaller) Do(ctx context.Context, c provider.Call) (*providerapi.Response, error) {
 	if w.open.Load() {
-		return w.simAPI.Do(ctx, c)
+		return w.SimAPI.Do(ctx, c)
 	}
 	w.tries.Add(1)
 	here := w.active.Add(1)
@@ -218,7 +161,7 @@ func (w *blockedCaller) Do(ctx context.Context, c provider.Call) (*providerapi.R
 	for most := w.maxActive.Load(); here > most && !w.maxActive.CompareAndSwap(most, here); most = w.maxActive.Load() {
 	}
 	// Without its own limit a call would wait for longer than the lease.
-	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, errProviderDown)
+	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, reconciled.ErrProviderDown)
 	defer cancel()
 	<-ctx.Done()
 	return nil, context.Cause(ctx)
@@ -227,26 +170,26 @@ func (w *blockedCaller) Do(ctx context.Context, c provider.Call) (*providerapi.R
 // A run that is rejected because its key was replaced meanwhile continues with the new key.
 func TestReconcile_keyReplacedDuringRun_continues(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 93, eventTimeOptions)
-	r := b.runner()
-	old := &simAPI{history: b.api.history, now: b.api.now}
+	b := reconciled.NewEmptyEnv(t, 93, reconciled.EventTimeOptions)
+	r := b.Runner()
+	old := &reconciled.SimAPI{History: b.API.History, Time: b.API.Time}
 	calls := 0
-	old.intercept = func(c provider.Call) (*providerapi.Response, error) {
+	old.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path != "/events" {
 			return nil, nil
 		}
 		if calls++; calls == 2 {
-			r.Sources.Replace(b.sourceWith(func(*providerapi.Source) {}))
+			r.Sources.Replace(b.SourceWith(func(*providerapi.Source) {}))
 		}
 		if calls >= 2 {
-			return errorResponse(http.StatusUnauthorized), nil
+			return reconciled.ErrorResponse(http.StatusUnauthorized), nil
 		}
 		return nil, nil
 	}
-	r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.Caller = old }))
-	b.startReconciler(t, r)
-	if got := b.runToEnd(t, reconcile.Params{Scope: reconcile.Events}); got.Status != runs.Done ||
-		got.Counts[reconcile.Missing] != int64(len(b.api.history.Events)) || calls != 2 {
+	r.Sources.Replace(b.SourceWith(func(s *providerapi.Source) { s.Caller = old }))
+	b.StartReconciler(t, r)
+	if got := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events}); got.Status != runs.Done ||
+		got.Counts[reconcile.Missing] != int64(len(b.API.History.Events)) || calls != 2 {
 		t.Errorf("%s with %v after %d calls with the old key: %s", got.Status, got.Counts, calls, got.Detail)
 	}
 }
@@ -283,65 +226,68 @@ func (p panickingReader) ObjectPage(src *provider.Source, a *provider.API, accou
 // fails with a message.
 func TestReconcile_readerPanics_failsOnlyThatWork(t *testing.T) {
 	t.Parallel()
-	b := newMirroredEnv(t, 95, eventTimeOptions)
-	id := queryOne[string](t, b, `SELECT object_id FROM objects WHERE refetch_after <> 0 ORDER BY object_id LIMIT 1`)
-	if others := queryOne[int](t, b, `SELECT count(*) FROM objects WHERE refetch_after <> 0 AND object_id <> $1`,
+	b := reconciled.NewMirroredEnv(t, 95, reconciled.EventTimeOptions)
+	id := reconciled.QueryOne[string](t, b, `SELECT object_id FROM objects WHERE refetch_after <> 0 ORDER BY object_id
+		LIMIT 1`)
+	if others := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM objects WHERE refetch_after <> 0
+		AND object_id <> $1`,
 		id); others == 0 {
 		t.Fatal("no other object needs a refetch")
 	}
 	p := panickingReader{panics: func(some string) bool { return some == id || some == "" }}
-	r := b.runnerWith(func(s *providerapi.Source) { s.Provider, s.Reader = p, p })
-	startRefetcher(t, r, "refetcher")
-	waitForValue(t, b, 0, `SELECT count(*) FROM objects WHERE refetch_after <> 0 AND object_id <> $1`, id)
-	waitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE object_id = $1 AND error LIKE '%panicked%'
+	r := b.RunnerWith(func(s *providerapi.Source) { s.Provider, s.Reader = p, p })
+	reconciled.StartRefetcher(t, r, "refetcher")
+	reconciled.WaitForValue(t, b, 0, `SELECT count(*) FROM objects WHERE refetch_after <> 0 AND object_id <> $1`, id)
+	reconciled.WaitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE object_id = $1
+		AND error LIKE '%panicked%'
 		AND due > clock_now() + interval '50 minutes'`, id)
-	b.startReconciler(t, r)
+	b.StartReconciler(t, r)
 	for _, o := range []reconcile.Params{{Scope: reconcile.Object, Type: "thing", ID: id}, {Scope: reconcile.Events},
 		{Scope: reconcile.Objects}} {
-		b.wantFailure(t, o, "panicked", "without a reader")
+		b.WantFailure(t, o, "panicked", "without a reader")
 	}
 }
 
 // With a simulated clock a refetch may be due in years. It is made within an hour all the same.
 func TestRefetch_farFutureReason_isDueWithinAnHour(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 96, eventTimeOptions)
-	id := b.objectWithPendingRefetch(t)
+	b := reconciled.NewEmptyEnv(t, 96, reconciled.EventTimeOptions)
+	id := b.ObjectWithPendingRefetch(t)
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = $2 WHERE object_id = $1`, id,
-		b.api.now.AddDate(40, 0, 0).UnixMicro())
-	startRefetcher(t, b.runner(), "refetcher")
-	waitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE lease_owner = ''
+		b.API.Time.AddDate(40, 0, 0).UnixMicro())
+	reconciled.StartRefetcher(t, b.Runner(), "refetcher")
+	reconciled.WaitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE lease_owner = ''
 		AND due BETWEEN clock_now() + interval '50 minutes' AND clock_now() + interval '61 minutes'`)
-	b.api.wantCalls(t, "/things/", 0)
+	b.API.WantCalls(t, "/things/", 0)
 }
 
 // A response without a date cannot be ordered.
 func TestRefetch_responseWithoutDate_isRejected(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 97, eventTimeOptions)
-	id := b.objectWithPendingRefetch(t)
+	b := reconciled.NewEmptyEnv(t, 97, reconciled.EventTimeOptions)
+	id := b.ObjectWithPendingRefetch(t)
 	var dated atomic.Bool
-	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
+	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if dated.Load() {
 			return nil, nil
 		}
-		body := b.api.history.StoredRefetch(id, sim.Refetch{Began: b.api.now.UnixMicro()}).Body
+		body := b.API.History.StoredRefetch(id, sim.Refetch{Began: b.API.Time.UnixMicro()}).Body
 		return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Found}, Body: body}, nil
 	}
-	r := b.runner()
-	startRefetcher(t, r, "refetcher")
-	b.waitForRequestError(t, "have no time (header Date)")
-	b.startReconciler(t, r)
+	r := b.Runner()
+	reconciled.StartRefetcher(t, r, "refetcher")
+	b.WaitForRequestError(t, "have no time (header Date)")
+	b.StartReconciler(t, r)
 	for _, o := range []reconcile.Params{{Scope: reconcile.Object, Type: "thing", ID: id}, {Scope: reconcile.Events},
 		{Scope: reconcile.Objects}} {
-		run := b.startRun(t, o)
+		run := b.StartRun(t, o)
 		b.WaitForRun(t, run, func(r *runs.Run) bool {
 			return strings.Contains(r.Detail, "have no time (header Date)")
 		})
 	}
-	wantValue(t, b, 0, countRefetchesSQL)
+	reconciled.WantValue(t, b, 0, reconciled.CountRefetchesSQL)
 	dated.Store(true)
-	b.waitForRefetches(t)
+	b.WaitForRefetches(t)
 }
 
 // failingEventReader is a provider that fails to apply one event while it is set to.
@@ -353,7 +299,7 @@ type failingEventReader struct {
 
 func (p failingEventReader) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
 	if e.Key == p.key && p.fails.Load() {
-		return provider.Observation{}, errProviderDown
+		return provider.Observation{}, reconciled.ErrProviderDown
 	}
 	return p.Provider.Observe(src, e)
 }
@@ -362,39 +308,39 @@ func (p failingEventReader) Observe(src *provider.Source, e *provider.StoredEven
 // for. The run continues when the event is applied.
 func TestReconcile_unappliedEvents_holdTheWatermark(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 99, eventTimeOptions)
+	b := reconciled.NewEmptyEnv(t, 99, reconciled.EventTimeOptions)
 	var now atomic.Bool
 	now.Store(true)
-	e := b.api.history.Events[len(b.api.history.Events)/2]
-	b.proc = b.Applier(t, failingEventReader{key: e.Key, fails: &now})
-	r := b.runner()
+	e := b.API.History.Events[len(b.API.History.Events)/2]
+	b.Proc = b.Applier(t, failingEventReader{key: e.Key, fails: &now})
+	r := b.Runner()
 	r.Settings.WaitReportDelay = 0
-	b.startReconciler(t, r)
-	run := b.startRun(t, reconcile.Params{Scope: reconcile.Events})
+	b.StartReconciler(t, r)
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Events})
 	waits := func(r *runs.Run) bool {
 		return strings.HasPrefix(r.Detail, "waits for the outcomes of 1 of its appended events, among "+
-			"them event ") && strings.HasSuffix(r.Detail, ", which has failed: "+errProviderDown.Error())
+			"them event ") && strings.HasSuffix(r.Detail, ", which has failed: "+reconciled.ErrProviderDown.Error())
 	}
 	b.WaitForRun(t, run, waits)
 	complete := func(want bool) {
 		t.Helper()
-		if _, until := b.completeRange(t, "", reconcile.Events); until.UnixMicro() > e.OccurredAt != want {
+		if _, until := b.CompleteRange(t, "", reconcile.Events); until.UnixMicro() > e.OccurredAt != want {
 			t.Errorf("complete until %s, with an event of %d, which is applied: %t", until, e.OccurredAt, want)
 		}
 	}
 	complete(false)
 	for _, to := range []runs.Status{runs.Paused, runs.Queued} {
-		b.setStatus(t, run, to)
+		b.SetStatus(t, run, to)
 		b.WaitForRun(t, run, func(r *runs.Run) bool {
 			return to == runs.Queued && waits(r) || to == runs.Paused && r.Detail == ""
 		})
 	}
 	now.Store(false)
 	b.DB.Exec(t, `UPDATE outcomes SET due = clock_now() WHERE status = 'failed'`)
-	applied.Apply(t, b.proc, 0, []int64{queryOne[int64](t, b, `SELECT event_id FROM outcomes
+	applied.Apply(t, b.Proc, 0, []int64{reconciled.QueryOne[int64](t, b, `SELECT event_id FROM outcomes
 		WHERE status = 'failed'`)})
-	if got := b.waitForEnd(t, run); got.Status != runs.Done || got.Detail != "" ||
-		got.Counts[reconcile.Missing] != int64(len(b.api.history.Events)) {
+	if got := b.WaitForEnd(t, run); got.Status != runs.Done || got.Detail != "" ||
+		got.Counts[reconcile.Missing] != int64(len(b.API.History.Events)) {
 		t.Errorf("%s with %v: %q", got.Status, got.Counts, got.Detail)
 	}
 	complete(true)
@@ -410,12 +356,12 @@ func (panickingFetch) Fetch(*provider.Source, *provider.API, string, string, str
 // A scan calls the API in other goroutines. A panic there fails the run and not the process.
 func TestObjectScan_fetchPanics_failsTheRun(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 210, livingObjects)
-	b.api.version = sim.ListsIDs // so that each object is requested by id
-	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) {
+	b := reconciled.NewEmptyEnv(t, 210, reconciled.LivingObjects)
+	b.API.Version = sim.ListsIDs // so that each object is requested by id
+	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) {
 		s.Reader, s.API.Version = panickingFetch{}, sim.ListsIDs
 	}))
-	b.wantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "panicked", "without a reader")
+	b.WantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "panicked", "without a reader")
 }
 
 // rejectingCaller rejects the list that shows whether an object is missing. From then on the
@@ -430,9 +376,9 @@ func (c rejectingCaller) Do(ctx context.Context, call provider.Call) (*providera
 	case c.well.Load():
 	case strings.HasSuffix(call.Path, "/milestones") && call.Query.Get("per_page") == "1":
 		c.rejected.Store(true)
-		return errorResponse(http.StatusForbidden), nil
+		return reconciled.ErrorResponse(http.StatusForbidden), nil
 	case c.rejected.Load() && call.Path == "/":
-		return errorResponse(http.StatusBadGateway), nil
+		return reconciled.ErrorResponse(http.StatusBadGateway), nil
 	}
 	return c.Caller.Do(ctx, call)
 }
@@ -441,25 +387,26 @@ func (c rejectingCaller) Do(ctx context.Context, call provider.Call) (*providera
 // fails too. The run waits until the API works, and deletes the object then.
 func TestObjectScan_missingDuringOutage_waitsForTheAPI(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-4 * time.Hour)}, nil)
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-4 * time.Hour)}, nil)
 	var all []string
 	for range 4 {
-		all = append(all, f.fake.CreateOfKind(0, "milestone"))
-		f.fake.Advance(2 * time.Second)
+		all = append(all, f.Fake.CreateOfKind(0, "milestone"))
+		f.Fake.Advance(2 * time.Second)
 	}
-	f.deliver(t)
-	f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
-	f.fake.Delete(all[1])
-	f.fake.Advance(2 * time.Hour)
+	f.Deliver(t)
+	f.Fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
+	f.Fake.Delete(all[1])
+	f.Fake.Advance(2 * time.Hour)
 	var requested, well atomic.Bool
-	f.startThrough(t, rejectingCaller{f.source.Caller, &requested, &well})
-	run := f.startRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "milestone"})
+	f.StartThrough(t, rejectingCaller{f.APISource.Caller, &requested, &well})
+	run := f.StartRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "milestone"})
 	r := f.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "502") || r.Status.Ended() })
-	if n := f.count(t, `SELECT coalesce(sum(unrepaired), 0) FROM object_scans`); r.Status.Ended() || n != 0 ||
+	if n := f.Count(t, `SELECT coalesce(sum(unrepaired), 0) FROM object_scans`); r.Status.Ended() || n != 0 ||
 		!requested.Load() {
 		t.Errorf("%s with %d unrepaired, list requested %t: %s", r.Status, n, requested.Load(), r.Detail)
 	}
 	well.Store(true)
-	wantExactCounts(t, f.waitForEnd(t, run), counts{reconcile.Processed: 4, objectscan.Equal: 3, objectscan.Orphans: 1,
+	reconciled.WantExactCounts(t, f.WaitForEnd(t, run), reconciled.Counts{reconcile.Processed: 4, objectscan.Equal: 3,
+		objectscan.Orphans:  1,
 		objectscan.Repaired: 1})
 }

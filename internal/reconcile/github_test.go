@@ -1,7 +1,6 @@
 package reconcile_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,66 +10,35 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 )
-
-// mirrorRow is an object of the mirror.
-type mirrorRow struct {
-	at, seen                int64
-	deleted, final, pending bool
-	title, hash             string
-}
-
-func (f *githubEnv) mirrorRow(t *testing.T, objectType, id string) (r mirrorRow) {
-	t.Helper()
-	err := f.DB.Pool.QueryRow(t.Context(), `SELECT encode(state_hash, 'hex'), version_at, version_seen, deleted,
-		version_final, ambiguous OR refetch_after <> 0, coalesce(state ->> 'title', '') FROM objects
-		WHERE source = $1 AND object_type = $2 AND object_id = $3`, f.Source, objectType, id).Scan(&r.hash, &r.at,
-		&r.seen, &r.deleted, &r.final, &r.pending, &r.title)
-	if err != nil {
-		t.Fatalf("%s %s: %v", objectType, id, err)
-	}
-	return r
-}
-
-// refetch refetches an object.
-func (f *githubEnv) refetch(t *testing.T, objectType, id string) *runs.Run {
-	t.Helper()
-	return f.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: objectType, ID: id})
-}
-
-// wantRefetchFailure refetches an object, which must fail with the words.
-func (f *githubEnv) wantRefetchFailure(t *testing.T, objectType, id, words string) {
-	t.Helper()
-	if r := f.refetch(t, objectType, id); r.Status != runs.Failed || !strings.Contains(r.Detail, words) {
-		t.Errorf("%s: %q, want %q", r.Status, r.Detail, words)
-	}
-}
 
 // A refetch after a webhook finds the same state for each type, though the API has more and fewer
 // fields.
 func TestRefetch_githubUnchanged_leavesMirrorUnchanged(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Seed: 6, Start: time.Now().Add(-2 * time.Hour), Comments: 10}, nil)
-	f.fake.RunSteps(60)
-	f.fake.Advance(time.Hour)
-	f.deliver(t)
-	f.fake.Advance(time.Minute) // after the time range of the last event
-	f.startThrough(t, f.source.Caller)
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Seed: 6, Start: time.Now().Add(-2 * time.Hour), Comments: 10},
+		nil)
+	f.Fake.RunSteps(60)
+	f.Fake.Advance(time.Hour)
+	f.Deliver(t)
+	f.Fake.Advance(time.Minute) // after the time range of the last event
+	f.StartThrough(t, f.APISource.Caller)
 	refetched := map[string]int{}
-	for _, o := range f.fake.CurrentObjects() {
+	for _, o := range f.Fake.CurrentObjects() {
 		if o.Body == nil || refetched[o.Type] == 2 {
 			continue
 		}
 		refetched[o.Type]++
-		before := f.mirrorRow(t, o.Type, o.ID)
-		if r := f.refetch(t, o.Type, o.ID); r.Status != runs.Done {
+		before := f.MirrorRow(t, o.Type, o.ID)
+		if r := f.Refetch(t, o.Type, o.ID); r.Status != runs.Done {
 			t.Errorf("%s %s: %s: %s", o.Type, o.ID, r.Status, r.Detail)
 		}
-		after := f.mirrorRow(t, o.Type, o.ID)
-		if commented := o.Type == "issue" && after.at > before.at; commented { // a comment has no event of its issue
+		after := f.MirrorRow(t, o.Type, o.ID)
+		if commented := o.Type == "issue" && after.At > before.At; commented { // a comment has no event of its issue
 			continue
 		}
-		if after.hash != before.hash || after.at != before.at || after.seen == 0 || after.pending {
+		if after.Hash != before.Hash || after.At != before.At || after.Seen == 0 || after.Pending {
 			t.Errorf("%s %s: %+v, before the refetch %+v", o.Type, o.ID, after, before)
 		}
 	}
@@ -85,30 +53,30 @@ func TestRefetch_githubUnchanged_leavesMirrorUnchanged(t *testing.T) {
 // renamed repository. Such a delete is not final.
 func TestRefetch_githubLostWebhooks_updatesMirror(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
-	changed, deleted, renamed := f.fake.OpenIssue(0), f.fake.OpenIssue(0), f.fake.OpenIssue(0)
-	f.deliver(t)
-	f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
-	f.fake.Advance(10 * time.Second)
-	f.fake.Edit(changed)
-	f.fake.Delete(deleted)
-	f.fake.Advance(10 * time.Second)
-	f.startThrough(t, f.source.Caller)
-	before := f.mirrorRow(t, "issue", changed)
-	f.refetch(t, "issue", changed)
-	if now := f.mirrorRow(t, "issue", changed); now.title == before.title || now.at <= before.at || now.seen == 0 {
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
+	changed, deleted, renamed := f.Fake.OpenIssue(0), f.Fake.OpenIssue(0), f.Fake.OpenIssue(0)
+	f.Deliver(t)
+	f.Fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
+	f.Fake.Advance(10 * time.Second)
+	f.Fake.Edit(changed)
+	f.Fake.Delete(deleted)
+	f.Fake.Advance(10 * time.Second)
+	f.StartThrough(t, f.APISource.Caller)
+	before := f.MirrorRow(t, "issue", changed)
+	f.Refetch(t, "issue", changed)
+	if now := f.MirrorRow(t, "issue", changed); now.Title == before.Title || now.At <= before.At || now.Seen == 0 {
 		t.Errorf("%+v, before the refetch %+v", now, before)
 	}
-	f.refetch(t, "issue", deleted)
-	if now := f.mirrorRow(t, "issue", deleted); !now.deleted || now.final {
+	f.Refetch(t, "issue", deleted)
+	if now := f.MirrorRow(t, "issue", deleted); !now.Deleted || now.Final {
 		t.Errorf("%+v, and it was deleted", now)
 	}
-	f.fake.Rename("samovar")
-	f.fake.Edit(renamed)
-	f.fake.Advance(10 * time.Second)
-	before = f.mirrorRow(t, "issue", renamed)
-	f.refetch(t, "issue", renamed)
-	if now := f.mirrorRow(t, "issue", renamed); now.title == before.title || now.deleted {
+	f.Fake.Rename("samovar")
+	f.Fake.Edit(renamed)
+	f.Fake.Advance(10 * time.Second)
+	before = f.MirrorRow(t, "issue", renamed)
+	f.Refetch(t, "issue", renamed)
+	if now := f.MirrorRow(t, "issue", renamed); now.Title == before.Title || now.Deleted {
 		t.Errorf("%+v, before the refetch %+v", now, before)
 	}
 }
@@ -117,55 +85,34 @@ func TestRefetch_githubLostWebhooks_updatesMirror(t *testing.T) {
 // error. An object that is not in the mirror has no address.
 func TestRefetch_githubMissingWithoutAccess_isNotBelieved(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
-	hidden, transferred := f.fake.OpenIssue(0), f.fake.OpenIssue(0)
-	repository := f.fake.CurrentObjects()[0].ID
-	f.deliver(t)
-	f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
-	f.fake.Advance(10 * time.Second)
-	f.fake.Transfer(transferred)
-	f.startThrough(t, f.source.Caller)
-	if r := f.refetch(t, "issue", transferred); r.Status != runs.Failed ||
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
+	hidden, transferred := f.Fake.OpenIssue(0), f.Fake.OpenIssue(0)
+	repository := f.Fake.CurrentObjects()[0].ID
+	f.Deliver(t)
+	f.Fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
+	f.Fake.Advance(10 * time.Second)
+	f.Fake.Transfer(transferred)
+	f.StartThrough(t, f.APISource.Caller)
+	if r := f.Refetch(t, "issue", transferred); r.Status != runs.Failed ||
 		!strings.Contains(r.Detail, "the object was transferred") {
 		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
-	f.fake.SetFaults(githubfake.Faults{SeesNothing: true})
-	f.wantRefetchFailure(t, "issue", hidden, "would be in too, so it does not count as deleted")
-	f.wantRefetchFailure(t, "repository", repository, "nothing shows which, so it does not count as deleted")
-	f.fake.SetFaults(githubfake.Faults{})
-	if r := f.refetch(t, "issue", "12345"); r.Status != runs.Failed ||
+	f.Fake.SetFaults(githubfake.Faults{SeesNothing: true})
+	f.WantRefetchFailure(t, "issue", hidden, "would be in too, so it does not count as deleted")
+	f.WantRefetchFailure(t, "repository", repository, "nothing shows which, so it does not count as deleted")
+	f.Fake.SetFaults(githubfake.Faults{})
+	if r := f.Refetch(t, "issue", "12345"); r.Status != runs.Failed ||
 		!strings.Contains(r.Detail, "by id or with known data") {
 		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
-	wantValue(t, f.testEnv, 0, `SELECT count(*) FROM objects WHERE deleted`)
-	f.fake.SetWebhooks(githubfake.Webhooks{})
-	f.fake.Delete(repository)
-	f.deliver(t)
-	if r := f.refetch(t, "repository", repository); r.Status != runs.Done ||
-		!f.mirrorRow(t, "repository", repository).deleted {
-		t.Errorf("%s: %s; %+v", r.Status, r.Detail, f.mirrorRow(t, "repository", repository))
+	reconciled.WantValue(t, f.Env, 0, `SELECT count(*) FROM objects WHERE deleted`)
+	f.Fake.SetWebhooks(githubfake.Webhooks{})
+	f.Fake.Delete(repository)
+	f.Deliver(t)
+	if r := f.Refetch(t, "repository", repository); r.Status != runs.Done ||
+		!f.MirrorRow(t, "repository", repository).Deleted {
+		t.Errorf("%s: %s; %+v", r.Status, r.Detail, f.MirrorRow(t, "repository", repository))
 	}
-}
-
-// objectDifferences returns the objects that differ in the mirror. The delete of a comment is
-// reported by its own event only.
-func (f *githubEnv) objectDifferences(t *testing.T) (wrong []string) {
-	t.Helper()
-	for _, o := range f.fake.CurrentObjects() {
-		var title, updated string
-		var deleted, pending bool
-		err := f.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(state ->> 'title', state ->> 'name', state ->> 'body',
-			''), coalesce(state ->> 'updated_at', ''), deleted, ambiguous OR refetch_after <> 0
-			FROM objects WHERE source = $1 AND object_type = $2 AND object_id = $3`, f.Source, o.Type,
-			o.ID).Scan(&title, &updated, &deleted, &pending)
-		if err != nil && o.Body != nil || err == nil && (pending || deleted != (o.Body == nil) || !deleted &&
-			(!strings.Contains(string(o.Body), fmt.Sprintf("%q", title)) ||
-				!strings.Contains(string(o.Body), fmt.Sprintf("%q", updated)))) {
-			wrong = append(wrong, fmt.Sprintf("%s %s: %v: %q of %s, deleted %t, pending %t; it is %s", o.Type, o.ID,
-				err, title, updated, deleted, pending, o.Body))
-		}
-	}
-	return wrong
 }
 
 // A webhook was added late and lost half of its deliveries. A scan makes the mirror equal to
@@ -173,29 +120,30 @@ func (f *githubEnv) objectDifferences(t *testing.T) (wrong []string) {
 // pages only.
 func TestObjectScan_github_makesMirrorEqual(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Seed: 8, Start: time.Now().Add(-2 * time.Hour), Objects: 60, Comments: 20,
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Seed: 8, Start: time.Now().Add(-2 * time.Hour), Objects: 60,
+		Comments: 20,
 		Webhooks: githubfake.Webhooks{LostUnacknowledged: 100}}, nil)
-	f.fake.RunSteps(150)
-	f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 50})
-	f.fake.RunSteps(300)
-	f.deliver(t)
-	f.fake.Advance(time.Minute)
-	f.startThrough(t, f.source.Caller)
-	if wrong := f.objectDifferences(t); len(wrong) < 20 {
+	f.Fake.RunSteps(150)
+	f.Fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 50})
+	f.Fake.RunSteps(300)
+	f.Deliver(t)
+	f.Fake.Advance(time.Minute)
+	f.StartThrough(t, f.APISource.Caller)
+	if wrong := f.ObjectDifferences(t); len(wrong) < 20 {
 		t.Fatalf("%d objects differ: the test is too easy", len(wrong))
 	}
-	r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects})
+	r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects})
 	if r.Status != runs.Done || r.Counts[reconcile.Missing] == 0 || r.Counts[objectscan.MirrorOlder] == 0 ||
 		r.Counts[objectscan.Orphans] == 0 || r.Counts[objectscan.Unrepaired] != 0 {
 		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 	}
-	wantNone(t, f.objectDifferences(t))
-	before := len(f.fake.Requests())
-	again := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Full: true})
+	reconciled.WantNone(t, f.ObjectDifferences(t))
+	before := len(f.Fake.Requests())
+	again := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Full: true})
 	// pages of two repositories, control calls, and further pages
-	if n := len(f.fake.Requests()) - before; again.Status != runs.Done ||
+	if n := len(f.Fake.Requests()) - before; again.Status != runs.Done ||
 		again.Counts[objectscan.Equal] != again.Counts[reconcile.Processed] || again.Counts[reconcile.Processed] < 60 ||
-		n > int(3*f.listedTypes()+3) {
+		n > int(3*f.ListedTypes()+3) {
 		t.Errorf("again, with %d calls: %s with %v: %s", n, again.Status, again.Counts, again.Detail)
 	}
 }
@@ -203,24 +151,24 @@ func TestObjectScan_github_makesMirrorEqual(t *testing.T) {
 // A scan does not delete an object that the key may no longer see. It reports the object.
 func TestObjectScan_githubMissingWithoutAccess_isNotBelieved(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)},
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)},
 		func(api *provider.API) { api.Repositories = api.Repositories[1:] })
-	seen, id := f.fake.OpenIssue(1), f.fake.OpenIssue(0)
-	first := f.fake.CurrentObjects()[0].ID
-	f.deliver(t)
-	f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
-	f.fake.Delete(first)
-	f.fake.Delete(seen)
-	f.fake.Advance(time.Minute)
-	f.startThrough(t, f.source.Caller)
+	seen, id := f.Fake.OpenIssue(1), f.Fake.OpenIssue(0)
+	first := f.Fake.CurrentObjects()[0].ID
+	f.Deliver(t)
+	f.Fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
+	f.Fake.Delete(first)
+	f.Fake.Delete(seen)
+	f.Fake.Advance(time.Minute)
+	f.StartThrough(t, f.APISource.Caller)
 	for objectType, orphans := range map[string]int64{"issue": 1, "repository": 0} {
-		r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Full: true})
-		wantCounts(t, r, counts{objectscan.Unrepaired: 1, objectscan.Orphans: orphans})
+		r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Full: true})
+		reconciled.WantCounts(t, r, reconciled.Counts{objectscan.Unrepaired: 1, objectscan.Orphans: orphans})
 	}
-	if !f.mirrorRow(t, "issue", seen).deleted {
+	if !f.MirrorRow(t, "issue", seen).Deleted {
 		t.Error("a missing object in a readable repository is not deleted")
 	}
-	if f.mirrorRow(t, "issue", id).deleted || f.mirrorRow(t, "repository", first).deleted {
+	if f.MirrorRow(t, "issue", id).Deleted || f.MirrorRow(t, "repository", first).Deleted {
 		t.Error("an object that the key does not see is deleted")
 	}
 }
@@ -229,28 +177,28 @@ func TestObjectScan_githubMissingWithoutAccess_isNotBelieved(t *testing.T) {
 // a refetch nor a scan deletes it. Missing public releases are deleted.
 func TestObjectScan_githubDrafts_areNotDeleted(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
-	draft, public, again := f.fake.CreateDraft(0), f.fake.CreateDraft(0), f.fake.CreateDraft(1)
-	f.fake.Advance(10 * time.Second)
-	f.fake.Publish(public)
-	f.fake.Publish(again)
-	f.deliver(t)
-	f.fake.Advance(10 * time.Second)
-	f.fake.Unpublish(again)
-	f.deliver(t)
-	f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
-	f.fake.Delete(public)
-	f.fake.Advance(time.Minute)
-	f.startThrough(t, f.source.Caller)
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
+	draft, public, again := f.Fake.CreateDraft(0), f.Fake.CreateDraft(0), f.Fake.CreateDraft(1)
+	f.Fake.Advance(10 * time.Second)
+	f.Fake.Publish(public)
+	f.Fake.Publish(again)
+	f.Deliver(t)
+	f.Fake.Advance(10 * time.Second)
+	f.Fake.Unpublish(again)
+	f.Deliver(t)
+	f.Fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
+	f.Fake.Delete(public)
+	f.Fake.Advance(time.Minute)
+	f.StartThrough(t, f.APISource.Caller)
 	for _, id := range []string{draft, again} {
-		f.wantRefetchFailure(t, "release", id, "nothing shows which, so it does not count as deleted")
+		f.WantRefetchFailure(t, "release", id, "nothing shows which, so it does not count as deleted")
 	}
-	r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "release", Full: true})
-	wantCounts(t, r, counts{objectscan.Unrepaired: 2, objectscan.Orphans: 1})
-	if !f.mirrorRow(t, "release", public).deleted {
+	r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "release", Full: true})
+	reconciled.WantCounts(t, r, reconciled.Counts{objectscan.Unrepaired: 2, objectscan.Orphans: 1})
+	if !f.MirrorRow(t, "release", public).Deleted {
 		t.Error("a missing public release is not deleted")
 	}
-	if f.mirrorRow(t, "release", draft).deleted || f.mirrorRow(t, "release", again).deleted {
+	if f.MirrorRow(t, "release", draft).Deleted || f.MirrorRow(t, "release", again).Deleted {
 		t.Error("a draft that the key does not see is deleted")
 	}
 }
@@ -259,16 +207,16 @@ func TestObjectScan_githubDrafts_areNotDeleted(t *testing.T) {
 // listed is therefore refetched, though its row is newer than the list.
 func TestObjectScan_lateWebhookOfDeletedObject_writesTombstone(t *testing.T) {
 	t.Parallel()
-	f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
-	id := f.fake.OpenIssue(0)
-	f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
-	f.fake.Delete(id)
-	f.fake.Advance(time.Minute)
-	f.deliver(t)
-	f.startThrough(t, f.source.Caller)
-	r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "issue", Full: true})
-	wantCounts(t, r, counts{objectscan.Orphans: 1, objectscan.Repaired: 1})
-	wantValue(t, f.testEnv, 1,
+	f := reconciled.NewGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-2 * time.Hour)}, nil)
+	id := f.Fake.OpenIssue(0)
+	f.Fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
+	f.Fake.Delete(id)
+	f.Fake.Advance(time.Minute)
+	f.Deliver(t)
+	f.StartThrough(t, f.APISource.Caller)
+	r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "issue", Full: true})
+	reconciled.WantCounts(t, r, reconciled.Counts{objectscan.Orphans: 1, objectscan.Repaired: 1})
+	reconciled.WantValue(t, f.Env, 1,
 		`SELECT count(*) FROM objects WHERE object_type = 'issue' AND object_id = $1 AND deleted`, id)
 }
 
@@ -280,45 +228,46 @@ func TestObjectScan_githubOtherTypes_makesMirrorEqual(t *testing.T) {
 		"commit_comment": "/comments?", "pull_request_review_comment": "/pulls/comments?"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-4 * time.Hour)}, nil)
+			f := reconciled.NewGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-4 * time.Hour)}, nil)
 			var all []string
 			for i := range 10 {
-				all = append(all, f.fake.CreateOfKind(i%2, kind))
-				f.fake.Advance(2 * time.Second)
+				all = append(all, f.Fake.CreateOfKind(i%2, kind))
+				f.Fake.Advance(2 * time.Second)
 			}
-			f.deliver(t)
-			if wrong := f.objectDifferences(t); len(wrong) > 0 {
+			f.Deliver(t)
+			if wrong := f.ObjectDifferences(t); len(wrong) > 0 {
 				t.Fatalf("after the webhooks %s", wrong)
 			}
-			f.fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
-			f.fake.Edit(all[0])
-			f.fake.Edit(all[3])
-			f.fake.Delete(all[5])
-			f.fake.CreateOfKind(1, kind)
-			f.fake.Advance(2 * time.Hour)
-			f.startThrough(t, f.source.Caller)
-			r := f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: kind})
+			f.Fake.SetWebhooks(githubfake.Webhooks{LostUnacknowledged: 100})
+			f.Fake.Edit(all[0])
+			f.Fake.Edit(all[3])
+			f.Fake.Delete(all[5])
+			f.Fake.CreateOfKind(1, kind)
+			f.Fake.Advance(2 * time.Hour)
+			f.StartThrough(t, f.APISource.Caller)
+			r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: kind})
 			if r.Status != runs.Done {
 				t.Errorf("%s: %s", r.Status, r.Detail)
 			}
-			wantExactCounts(t, r, counts{reconcile.Processed: 11, objectscan.Equal: 7, objectscan.MirrorOlder: 2,
-				reconcile.Missing: 1, objectscan.Orphans: 1, objectscan.Repaired: 4})
-			wantNone(t, f.objectDifferences(t))
-			wantValue(t, f.testEnv, 1, `SELECT count(*) FROM watermarks WHERE subject = $1`, "type "+kind)
-			f.fake.Advance(2 * time.Hour)
-			made, again := len(f.fake.Requests()), counts{reconcile.Processed: 10, objectscan.Equal: 10}
+			reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 11, objectscan.Equal: 7,
+				objectscan.MirrorOlder: 2,
+				reconcile.Missing:      1, objectscan.Orphans: 1, objectscan.Repaired: 4})
+			reconciled.WantNone(t, f.ObjectDifferences(t))
+			reconciled.WantValue(t, f.Env, 1, `SELECT count(*) FROM watermarks WHERE subject = $1`, "type "+kind)
+			f.Fake.Advance(2 * time.Hour)
+			made, again := len(f.Fake.Requests()), reconciled.Counts{reconcile.Processed: 10, objectscan.Equal: 10}
 			if kind == "pull_request_review_comment" {
-				again = counts{} // only changes are requested
+				again = reconciled.Counts{} // only changes are requested
 			}
-			wantExactCounts(t, f.runToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: kind}), again)
+			reconciled.WantExactCounts(t, f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: kind}), again)
 			pages := 0
-			for _, request := range f.fake.Requests()[made:] {
+			for _, request := range f.Fake.Requests()[made:] {
 				if strings.Contains(request, list) && strings.Contains(request, "since=") == (len(again) == 0) {
 					pages++
 				}
 			}
-			if pages != 2 || len(f.fake.Requests()) != made+3 { // and the control call
-				t.Errorf("the second scan requested %q", f.fake.Requests()[made:])
+			if pages != 2 || len(f.Fake.Requests()) != made+3 { // and the control call
+				t.Errorf("the second scan requested %q", f.Fake.Requests()[made:])
 			}
 		})
 	}

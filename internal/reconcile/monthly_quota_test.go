@@ -3,7 +3,6 @@ package reconcile_test
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,46 +15,13 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
 // quotaUsedUp is the beginning of the detail of runs and requests that wait for calls.
 const quotaUsedUp = "the calls of thirty days are used: 9 of 10 (api.monthly, the rest is reserved for requests " +
 	"of an operator for one object); calls resume at "
-
-// apiWithTenCalls returns the shop's API with ten calls a month, and the number of calls. The
-// twelfth gets its response when the channel is closed.
-func (b *stripeEnv) apiWithTenCalls(t *testing.T, twelfth <-chan struct{}) (*provider.API, *atomic.Int64) {
-	t.Helper()
-	var calls atomic.Int64
-	api := b.apiAt(serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if calls.Add(1) == 12 {
-			<-twelfth
-		}
-		b.fake.ServeHTTP(w, r)
-	}))
-	api.MonthlyCalls = 10
-	return api, &calls
-}
-
-// passDays lets days pass for the quota.
-func (b *stripeEnv) passDays(t *testing.T, days int) {
-	t.Helper()
-	b.DB.Exec(t, `UPDATE rate_budgets SET calls = (SELECT coalesce(jsonb_object_agg(c.key::int - $1::int, c.value),
-		'{}')
-		FROM jsonb_each(calls) c)`, days)
-}
-
-// raiseQuota replaces the configuration with one that has a sufficient quota, as a reload does.
-func (b *stripeEnv) raiseQuota(t *testing.T, r *reconcile.Runner, api *provider.API) {
-	t.Helper()
-	more := *api
-	more.MonthlyCalls = 1000
-	other := b.runner(t, &more, sameCaller)
-	for _, s := range other.Sources.All() {
-		r.Sources.Replace(s)
-	}
-}
 
 // A run without calls waits, reports that and makes no more calls. It continues where it stopped
 // when days have passed or the quota is raised, and misses nothing.
@@ -65,32 +31,32 @@ func TestReconcile_quotaUsedUp_waitsAndContinues(t *testing.T) {
 		"objects": {Scope: reconcile.Objects, Full: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newStripeEnv(t, "", stripefake.Options{Seed: 41, Objects: 8})
-			b.fake.RunSteps(60)
-			b.deliver(t, func(n int) bool { return n%3 == 0 })
-			b.fake.Advance(time.Minute)
+			b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 41, Objects: 8})
+			b.Fake.RunSteps(60)
+			b.Deliver(t, func(n int) bool { return n%3 == 0 })
+			b.Fake.Advance(time.Minute)
 			twelfth := make(chan struct{})
 			answer := sync.OnceFunc(func() { close(twelfth) })
-			api, calls := b.apiWithTenCalls(t, twelfth)
+			api, calls := b.APIWithTenCalls(t, twelfth)
 			t.Cleanup(answer)
-			r := b.runner(t, api, sameCaller)
+			r := b.Runner(t, api, reconciled.SameCaller)
 			r.Settings.MaxPollDelay = 20 * time.Millisecond
 			r.Settings.InitialInterval, r.Settings.MaxInterval, r.Settings.MinInterval,
 				r.Limits.EventRetention = 10*time.Second, 10*time.Second, time.Second, 4*time.Minute
-			b.startReconciler(t, r)
+			b.StartReconciler(t, r)
 			o.Source = b.Source
-			run := b.startRun(t, o)
+			run := b.StartRun(t, o)
 			waits := func(r *runs.Run) bool { return strings.HasPrefix(r.Detail, quotaUsedUp) }
 			if w := b.WaitForRun(t, run, waits); w.Status != runs.Running || w.ConsecutiveFailures != 0 ||
 				calls.Load() != 9 {
 				t.Errorf("after %d calls the run is %+v", calls.Load(), w)
 			}
-			b.passDays(t, 30)
+			b.PassDays(t, 30)
 			b.WaitForRun(t, run, waits)
 			if n := calls.Load(); n != 9 {
 				t.Errorf("%d calls within thirty days", n)
 			}
-			b.passDays(t, 1)
+			b.PassDays(t, 1)
 			b.WaitForRun(t, run, func(r *runs.Run) bool { return r.Detail == "" })
 			answer()
 			testkit.Eventually(t, time.Minute, func() error {
@@ -103,12 +69,12 @@ func TestReconcile_quotaUsedUp_waitsAndContinues(t *testing.T) {
 			if n := calls.Load(); n != 18 {
 				t.Errorf("%d calls within sixty days", n)
 			}
-			b.raiseQuota(t, r, api)
-			if w := b.waitForEnd(t, run); w.Status != runs.Done || w.Detail != "" {
+			b.RaiseQuota(t, r, api)
+			if w := b.WaitForEnd(t, run); w.Status != runs.Done || w.Detail != "" {
 				t.Errorf("with more calls the run is %+v", w)
 			}
 			if o.Scope == reconcile.Events {
-				wantNone(t, b.missingEvents(t))
+				reconciled.WantNone(t, b.MissingEvents(t))
 			}
 		})
 	}
@@ -121,25 +87,25 @@ func TestObjectScan_quotaUsedUp_skipsNoType(t *testing.T) {
 	for _, path := range []string{"/list", "/things/gone"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			b := newMirroredEnv(t, 220, livingObjects)
-			b.copyObjects(t, "gone")
+			b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
+			b.CopyObjects(t, "gone")
 			var more atomic.Bool
-			b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
+			b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 				switch {
 				case c.Path == path && !more.Load():
 					return nil, fmt.Errorf("call it: %w", &providerapi.MonthlyBudgetError{
 						Limit: 9, Monthly: 10, Wait: 10 * time.Millisecond})
 				case c.Path == "/others":
-					return b.foundResponse(`{"things":[]}`), nil
+					return b.FoundResponse(`{"things":[]}`), nil
 				}
 				return nil, nil
 			}
-			b.startOtherAndThing(t)
-			run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
+			b.StartOtherAndThing(t)
+			run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
 			b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.HasPrefix(r.Detail, quotaUsedUp) })
-			times := b.api.callCount(path)
+			times := b.API.CallCount(path)
 			testkit.Eventually(t, time.Minute, func() error {
-				if n := b.api.callCount(path); n < times+2 {
+				if n := b.API.CallCount(path); n < times+2 {
 					return fmt.Errorf("requested %d times", n)
 				}
 				return nil
@@ -149,49 +115,35 @@ func TestObjectScan_quotaUsedUp_skipsNoType(t *testing.T) {
 				t.Errorf("the run is %+v, %v", r, err)
 			}
 			more.Store(true)
-			r := b.waitForEnd(t, run)
-			wantCounts(t, r, counts{objectscan.NotListable: 0, objectscan.Orphans: 1, objectscan.Unrepaired: 0})
+			r := b.WaitForEnd(t, run)
+			reconciled.WantCounts(t, r, reconciled.Counts{objectscan.NotListable: 0, objectscan.Orphans: 1,
+				objectscan.Unrepaired: 0})
 		})
 	}
-}
-
-// missingEvents returns the events of the account that are not in the log.
-func (b *stripeEnv) missingEvents(t *testing.T) (missed []string) {
-	t.Helper()
-	log := map[string]bool{}
-	for _, key := range b.DB.QueryStrings(t, `SELECT event_id FROM events`) {
-		log[key] = true
-	}
-	for _, e := range b.fake.Events() {
-		if !log[e.ID] {
-			missed = append(missed, e.ID)
-		}
-	}
-	return missed
 }
 
 // Refetches without calls wait, and their requests report that. A manual refetch uses the reserved
 // calls. When the quota is raised, all are made.
 func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	t.Parallel()
-	b := newStripeEnv(t, "", stripefake.Options{Seed: 42, Objects: 8})
-	b.fake.RunSteps(60)
-	b.deliver(t, loseNone)
-	b.fake.Advance(time.Minute)
-	wanted := b.fake.Create("", "customer", nil)
-	b.deliver(t, loseNone)
-	b.fake.Advance(time.Minute)
+	b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 42, Objects: 8})
+	b.Fake.RunSteps(60)
+	b.Deliver(t, reconciled.LoseNone)
+	b.Fake.Advance(time.Minute)
+	wanted := b.Fake.Create("", "customer", nil)
+	b.Deliver(t, reconciled.LoseNone)
+	b.Fake.Advance(time.Minute)
 	pending := len(b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE refetch_after <> 0`))
 	if pending == 0 {
 		t.Fatal("no object has a pending refetch")
 	}
-	api, calls := b.apiWithTenCalls(t, nil)
+	api, calls := b.APIWithTenCalls(t, nil)
 	b.DB.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight,
 		calls)
 		VALUES ($1, '', 1, now(), now(), 0, '{}', jsonb_build_object(floor(extract(epoch FROM now()) / 86400)::int,
 			9))`, b.Source)
-	r := b.runner(t, api, sameCaller)
-	startRefetcher(t, r, "one")
+	r := b.Runner(t, api, reconciled.SameCaller)
+	reconciled.StartRefetcher(t, r, "one")
 	waiting := func(n int) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
@@ -207,7 +159,7 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	if n := calls.Load(); n != 0 {
 		t.Errorf("%d calls were made", n)
 	}
-	b.requestRefetch(t, "customer", wanted, "me", "ambiguous")
+	b.RequestRefetch(t, "customer", wanted, "me", "ambiguous")
 	testkit.Eventually(t, time.Minute, func() error {
 		if got := b.DB.QueryStrings(t, `SELECT event_id FROM events WHERE origin = 'reconcile'`); len(got) != 1 {
 			return errors.New("no refetch was made")
@@ -218,7 +170,7 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	if n := calls.Load(); n != 1 {
 		t.Errorf("%d calls were made for one refetch", n)
 	}
-	b.raiseQuota(t, r, api)
+	b.RaiseQuota(t, r, api)
 	testkit.Eventually(t, time.Minute, func() error {
 		if left := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE error <> ''`); len(left) > 0 {
 			return fmt.Errorf("waiting requests: %q", left)

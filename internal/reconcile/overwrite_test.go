@@ -15,21 +15,22 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
 // dayEnv is an environment whose mirror equals the provider on day 0.
 type dayEnv struct {
-	*testEnv
+	*reconciled.Env
 	first time.Time
 }
 
 func newDayEnv(t *testing.T, version string) *dayEnv {
 	t.Helper()
-	b := &dayEnv{testEnv: newEmptyEnv(t, 300, livingObjects)}
-	b.api.version, b.first = version, b.api.Now()
-	b.deliver(t, b.api.history.Events)
-	if w := b.differences(t); len(w) > 0 {
+	b := &dayEnv{Env: reconciled.NewEmptyEnv(t, 300, reconciled.LivingObjects)}
+	b.API.Version, b.first = version, b.API.Now()
+	b.Deliver(t, b.API.History.Events)
+	if w := b.Differences(t); len(w) > 0 {
 		t.Fatal(w)
 	}
 	return b
@@ -41,18 +42,18 @@ func (b *dayEnv) day(n int) int64 { return b.first.AddDate(0, 0, n).UnixMicro() 
 // scanOnDay scans on a day. The scan must repair a number of objects and leave none unrepaired.
 func (b *dayEnv) scanOnDay(t *testing.T, day int, repaired int64) {
 	t.Helper()
-	b.api.setTime(time.UnixMicro(b.day(day)))
-	r := b.scan(t, reconcile.Params{})
+	b.API.SetTime(time.UnixMicro(b.day(day)))
+	r := b.Scan(t, reconcile.Params{})
 	if c := r.Counts; c[objectscan.Repaired] != repaired || c[objectscan.Unrepaired] != 0 ||
 		c[objectscan.MirrorNewer] != 0 {
 		t.Errorf("day %d: counts %v, want %d repaired", day, c, repaired)
 	}
-	for _, w := range b.differences(t) {
+	for _, w := range b.Differences(t) {
 		t.Errorf("day %d: %s", day, w)
 	}
-	if want := b.api.Now().Add(-time.Millisecond).Truncate(time.Second).Add(-time.Second); b.typeCompleteUntil(
+	if want := b.API.Now().Add(-time.Millisecond).Truncate(time.Second).Add(-time.Second); b.TypeCompleteUntil(
 		t).Before(want) {
-		t.Errorf("day %d: complete until %s, want %s", day, b.typeCompleteUntil(t), want)
+		t.Errorf("day %d: complete until %s, want %s", day, b.TypeCompleteUntil(t), want)
 	}
 }
 
@@ -66,23 +67,23 @@ func TestObjectScan_hiddenObjects_areRestored(t *testing.T) {
 			t.Parallel()
 			b := newDayEnv(t, version)
 			for i, id := range []string{"obj_1", "obj_2", "obj_3", "obj_4"} {
-				b.api.history.Hide(id, b.day(1), b.day(3))
+				b.API.History.Hide(id, b.day(1), b.day(3))
 				if i >= 2 {
-					b.api.history.EditSilently(id, b.day(3)+1, i == 3)
+					b.API.History.EditSilently(id, b.day(3)+1, i == 3)
 				}
 			}
-			b.startReconciler(t, b.runner())
+			b.StartReconciler(t, b.Runner())
 			b.scanOnDay(t, 2, 4)
 			b.scanOnDay(t, 4, 4)
 			b.scanOnDay(t, 5, 0)
-			b.api.history.EditSilently("obj_2", b.day(6), true)
-			b.api.history.EditSilently("obj_3", b.day(6), false)
-			b.api.history.Hide("obj_1", b.day(6), b.day(8))
+			b.API.History.EditSilently("obj_2", b.day(6), true)
+			b.API.History.EditSilently("obj_3", b.day(6), false)
+			b.API.History.Hide("obj_1", b.day(6), b.day(8))
 			b.scanOnDay(t, 7, 3)
 			b.scanOnDay(t, 9, 1)
 			b.scanOnDay(t, 10, 0)
-			b.replay(t)
-			for _, w := range b.differences(t) {
+			b.Replay(t)
+			for _, w := range b.Differences(t) {
 				t.Errorf("after a replay: %s", w)
 			}
 		})
@@ -97,10 +98,10 @@ func (b *dayEnv) deliverStateAt(t *testing.T, id string, at int64) {
 		Version int64
 		Object  json.RawMessage
 	}
-	if err := json.Unmarshal(b.api.history.StoredRefetch(id, sim.Refetch{Began: at}).Body, &is); err != nil {
+	if err := json.Unmarshal(b.API.History.StoredRefetch(id, sim.Refetch{Began: at}).Body, &is); err != nil {
 		t.Fatal(err)
 	}
-	b.deliver(t, []sim.Event{{Object: id, ReceivedAt: time.UnixMicro(at),
+	b.Deliver(t, []sim.Event{{Object: id, ReceivedAt: time.UnixMicro(at),
 		Body: fmt.Appendf(nil, `{"id": "told", "object_id": %q, "type": "thing.updated", "own": true, "still": true,
 		"unit": 1, "rank": 1, "time": %d, "object": %s}`, id, is.Version, is.Object)}})
 }
@@ -110,27 +111,27 @@ func (b *dayEnv) deliverStateAt(t *testing.T, id string, at int64) {
 func TestRefetch_hiddenObject_isRestored(t *testing.T) {
 	t.Parallel()
 	b := newDayEnv(t, "")
-	b.startRefetchers(t, 2)
-	b.startReconciler(t, b.runner())
-	b.api.history.Hide("obj_1", b.day(1), b.day(3))
+	b.StartRefetchers(t, 2)
+	b.StartReconciler(t, b.Runner())
+	b.API.History.Hide("obj_1", b.day(1), b.day(3))
 	refetches := func(day int, do func()) {
 		t.Helper()
-		b.api.setTime(time.UnixMicro(b.day(day)))
+		b.API.SetTime(time.UnixMicro(b.day(day)))
 		do()
-		b.waitForRefetches(t)
-		for _, w := range b.differences(t) {
+		b.WaitForRefetches(t)
+		for _, w := range b.Differences(t) {
 			t.Errorf("day %d: %s", day, w)
 		}
 	}
 	request := func() {
-		b.requestRefetch(t, "thing", "obj_1", "ada", "is it there?")
+		b.RequestRefetch(t, "thing", "obj_1", "ada", "is it there?")
 	}
 	refetches(2, request)
 	refetches(4, request)
-	b.api.history.EditSilently("obj_1", b.day(5), false)
+	b.API.History.EditSilently("obj_1", b.day(5), false)
 	refetches(6, func() { b.deliverStateAt(t, "obj_1", b.day(5)+1) })
 	refetches(7, func() {
-		b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
+		b.WantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
 	})
 	b.scanOnDay(t, 8, 0)
 	got := b.DB.QueryStrings(t, `SELECT o.status || CASE WHEN convert_from(e.body, 'UTF8')::jsonb ? 'reversioned' THEN
@@ -148,16 +149,17 @@ func TestRefetch_hiddenObject_isRestored(t *testing.T) {
 // restore the tombstone, and later events apply.
 func TestOverwrite_finalDelete_isOverwritten(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 100, sim.Options{Objects: 2, Changes: 5, Contents: 4, Unit: 1_000_000, Gap: 3_000_000})
-	b.api.setTime(time.Now()) // events that are received from now on are newer
-	b.deliver(t, b.api.history.Events)
+	b := reconciled.NewEmptyEnv(t, 100, sim.Options{Objects: 2, Changes: 5, Contents: 4, Unit: 1_000_000,
+		Gap: 3_000_000})
+	b.API.SetTime(time.Now()) // events that are received from now on are newer
+	b.Deliver(t, b.API.History.Events)
 	deleted := sim.Event{Object: "obj_1", ReceivedAt: time.Now(),
 		Body: fmt.Appendf(nil, `{"id": "unmeant", "object_id": "obj_1", "type": "thing.deleted", "deleted": true,
 			"final": true, "unit": 1, "rank": 1, "time": %d}`, time.Now().Add(50*time.Minute).UnixMicro())}
-	b.deliver(t, []sim.Event{deleted})
-	b.startReconciler(t, b.runner())
-	b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
-	if w := b.differences(t); len(w) != 1 || !strings.HasPrefix(w[0], "obj_1 is") {
+	b.Deliver(t, []sim.Event{deleted})
+	b.StartReconciler(t, b.Runner())
+	b.WantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
+	if w := b.Differences(t); len(w) != 1 || !strings.HasPrefix(w[0], "obj_1 is") {
 		t.Fatalf("%q: a refetch must not change it", w)
 	}
 	overwrite := reconcile.Params{Source: b.Source, Scope: reconcile.Object, Type: "thing", ID: "obj_1",
@@ -168,8 +170,8 @@ func TestOverwrite_finalDelete_isOverwritten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantRunDone(t, b.waitForEnd(t, run))
-		wantNone(t, b.differences(t))
+		reconciled.WantRunDone(t, b.WaitForEnd(t, run))
+		reconciled.WantNone(t, b.Differences(t))
 	}
 	got := b.DB.QueryStrings(t, `SELECT o.status || ', ' || o.reason || ', ' || convert_from(e.body, 'UTF8')
 		FROM events e
@@ -181,9 +183,9 @@ func TestOverwrite_finalDelete_isOverwritten(t *testing.T) {
 		`"actor":"ada@office","reason":"nobody meant it"`) {
 		t.Errorf("%q", got)
 	}
-	b.replay(t) // all events again
-	wantNone(t, b.differences(t))
-	b.deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: time.Now(),
+	b.Replay(t) // all events again
+	reconciled.WantNone(t, b.Differences(t))
+	b.Deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: time.Now(),
 		Body: fmt.Appendf(nil, `{"id": "next", "object_id": "obj_1", "type": "thing.updated", "object": {"next": true},
 		"unit": 1000000, "rank": 1, "time": %d}`, time.Now().Add(time.Minute).UnixMicro())}})
 	if got := b.DB.QueryStrings(t,
@@ -202,29 +204,30 @@ func (partReader) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.O
 // A partial response cannot overwrite: the run fails and appends nothing.
 func TestOverwrite_partialResponse_fails(t *testing.T) {
 	t.Parallel()
-	b := newMirroredEnv(t, 101, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
+	b := reconciled.NewMirroredEnv(t, 101, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000,
+		Gap:            700_000,
 		ObjectVersions: true, VersionIsCounter: true})
-	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) { s.Reader = partReader{} }))
-	run := b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
+	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) { s.Reader = partReader{} }))
+	run := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
 	if run.Status != runs.Failed || !strings.Contains(run.Detail, "the API's response cannot overwrite anything") {
 		t.Errorf("%s: %s", run.Status, run.Detail)
 	}
-	b.wantRows(t, `SELECT count(*)::text FROM events WHERE event_type = 'postern.refetch'`, "0")
+	b.WantRows(t, `SELECT count(*)::text FROM events WHERE event_type = 'postern.refetch'`, "0")
 }
 
 // An operator's overwrite deletes an object with a counter that the API does not have. A refetch
 // only reports it. Older events do not restore it, and later events request a refetch.
 func TestOverwrite_missingCounterObject_isDeleted(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 102, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
+	b := reconciled.NewEmptyEnv(t, 102, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
 		ObjectVersions: true, VersionIsCounter: true})
 	src := b.Sources[applied.SourceName]
-	src.RefetchReader = counterReader{}
-	b.proc.Replace(map[string]apply.Source{applied.SourceName: src})
-	b.api.setTime(time.Now())
-	b.deliver(t, b.api.history.Events)
-	b.api.respondTo(b.missingResponse(), "/things/*")
-	b.startReconciler(t, b.runnerWith(func(s *providerapi.Source) { s.Reader = counterReader{} }))
+	src.RefetchReader = reconciled.CounterReader{}
+	b.Proc.Replace(map[string]apply.Source{applied.SourceName: src})
+	b.API.SetTime(time.Now())
+	b.Deliver(t, b.API.History.Events)
+	b.API.RespondTo(b.MissingResponse(), "/things/*")
+	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) { s.Reader = reconciled.CounterReader{} }))
 	shown := func(want string) {
 		t.Helper()
 		got := b.DB.QueryStrings(t, `SELECT deleted || ', ' || ambiguous || ', refetch pending: ' ||
@@ -233,22 +236,22 @@ func TestOverwrite_missingCounterObject_isDeleted(t *testing.T) {
 			t.Errorf("deleted, ambiguous, pending, final: %s, want %s", got, want)
 		}
 	}
-	b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
+	b.WantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
 	shown("false, false, refetch pending: true, false")
 	for range 2 {
-		b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
+		b.WantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
 		shown("true, false, refetch pending: false, false")
 	}
-	b.replay(t) // all events again
+	b.Replay(t) // all events again
 	shown("true, false, refetch pending: false, false")
-	b.deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: time.Now(),
+	b.Deliver(t, []sim.Event{{Object: "obj_1", ReceivedAt: time.Now(),
 		Body: []byte(`{"id": "next", "object_id": "obj_1", "type": "thing.updated", "object": {"next": true}, ` +
 			`"unit": 1, "rank": 1, "own": true, "time": 1}`)}})
 	// A counter does not tell whether it is older, so that a refetch is needed.
 	shown("true, false, refetch pending: true, false")
-	b.api.respondTo(nil, "/things/*")
-	b.api.setTime(time.Now().Add(time.Minute))
-	b.wantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
+	b.API.RespondTo(nil, "/things/*")
+	b.API.SetTime(time.Now().Add(time.Minute))
+	b.WantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"})
 	shown("false, false, refetch pending: false, false")
 }
 
@@ -257,31 +260,32 @@ func TestOverwrite_missingCounterObject_isDeleted(t *testing.T) {
 // overwrite a late event from before the restore does not win.
 func TestReconcile_restoredProvider_isReportedUntilAnOperatorOverwrites(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 140, sim.Options{Objects: 1, Changes: 6, Contents: 1_000_000, Unit: 1_000_000, Gap: 3_000_000,
+	b := reconciled.NewEmptyEnv(t, 140, sim.Options{Objects: 1, Changes: 6, Contents: 1_000_000, Unit: 1_000_000,
+		Gap:            3_000_000,
 		ObjectVersions: true})
-	h := b.api.history
+	h := b.API.History
 	last := len(h.Events) - 1
 	if last < 2 {
 		t.Fatalf("%d events: too few to restore anything", last+1)
 	}
-	b.deliver(t, h.Events[:last])
+	b.Deliver(t, h.Events[:last])
 	h.Restore("obj_1", h.LastChangeAt("obj_1")+1_000_000, 0)
-	b.api.setTime(time.Now())
-	b.startReconciler(t, b.runner())
-	b.scan(t, reconcile.Params{})
+	b.API.SetTime(time.Now())
+	b.StartReconciler(t, b.Runner())
+	b.Scan(t, reconcile.Params{})
 	if got := b.DB.QueryStrings(t, `SELECT kind || ', ' || result || ', ' || reason FROM drifts`); len(got) != 1 ||
 		!strings.HasPrefix(got[0], "content_differs, unrepaired, ambiguous: the provider's API returned an older "+
 			"version (2023-11-14T22:13:2") {
 		t.Fatalf("drift: %q", got)
 	}
 
-	pass := refetchPasses(b, b.runner())
+	pass := reconciled.RefetchPasses(b, b.Runner())
 	const suspended = `SELECT error FROM refetch_requests WHERE due = 'infinity'`
 	for n := 0; len(b.DB.QueryStrings(t, suspended)) == 0; n++ {
 		if n == 30 {
 			t.Fatalf("not suspended: %q", b.DB.QueryStrings(t, `SELECT attempts || ' ' || error FROM refetch_requests`))
 		}
-		b.api.setTime(time.Now().Add(time.Duration(n) * time.Minute))
+		b.API.SetTime(time.Now().Add(time.Duration(n) * time.Minute))
 		b.DB.Exec(t, `UPDATE refetch_requests SET due = now()`)
 		if _, err := pass(t.Context()); err != nil {
 			t.Fatal(err)
@@ -291,7 +295,7 @@ func TestReconcile_restoredProvider_isReportedUntilAnOperatorOverwrites(t *testi
 		!strings.Contains(got, "postern objects overwrite") {
 		t.Errorf("the reason of the suspended refetch: %q", got)
 	}
-	if n := queryOne[int](t, b, countRefetchesSQL); n < 8 {
+	if n := reconciled.QueryOne[int](t, b, reconciled.CountRefetchesSQL); n < 8 {
 		t.Errorf("suspended after %d refetches", n)
 	}
 
@@ -302,13 +306,13 @@ func TestReconcile_restoredProvider_isReportedUntilAnOperatorOverwrites(t *testi
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := b.waitForEnd(t, requested); r.Status != runs.Done || len(b.differences(t)) != 0 {
-		t.Fatalf("overwrite: %s: %s: %q", r.Status, r.Detail, b.differences(t))
+	if r := b.WaitForEnd(t, requested); r.Status != runs.Done || len(b.Differences(t)) != 0 {
+		t.Fatalf("overwrite: %s: %s: %q", r.Status, r.Detail, b.Differences(t))
 	}
 	late := h.Events[last]
 	late.ReceivedAt = time.Now()
-	b.deliver(t, []sim.Event{late})
-	if w := b.differences(t); len(w) != 0 {
+	b.Deliver(t, []sim.Event{late})
+	if w := b.Differences(t); len(w) != 0 {
 		t.Errorf("after a late event from before the restore: %q", w)
 	}
 	if got := b.DB.QueryStrings(t, `SELECT o.status || ': ' || o.reason FROM outcomes o ORDER BY o.event_id DESC

@@ -78,7 +78,7 @@ func withoutAPI(name string, ownAPI bool, objectType string) string {
 			key, objectType, "/"+objectType+"/{id}"))
 }
 
-// withoutEvents is the error of an API that lists no events, or not as it is configured.
+// WithoutEvents is the error of an API that lists no events, or not as it is configured.
 func withoutEvents(name string, ownAPI, hooks, objects bool) string {
 	message := "the API of source " + name + " lists no events"
 	if objects {

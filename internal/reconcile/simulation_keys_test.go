@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
@@ -210,7 +211,7 @@ type flakyProvider struct {
 
 func (p *flakyProvider) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
 	if p.fails() {
-		return provider.Observation{}, errProviderDown
+		return provider.Observation{}, reconciled.ErrProviderDown
 	}
 	return p.Stripe.Observe(src, e)
 }
@@ -218,7 +219,7 @@ func (p *flakyProvider) Observe(src *provider.Source, e *provider.StoredEvent) (
 // Snapshot reads the response of a refetch.
 func (p *flakyProvider) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
 	if p.fails() {
-		return provider.Observation{}, errProviderDown
+		return provider.Observation{}, reconciled.ErrProviderDown
 	}
 	return p.Stripe.Snapshot(src, s)
 }

@@ -337,3 +337,30 @@ func (w *restProvider) classify(c provider.Call) callTarget {
 func (w *restProvider) requiredEvents(string) map[string]time.Time { return nil }
 
 func (w *restProvider) uncomparedFields() []string { return []string{"seen"} }
+
+// Lists that may have many empty pages in a row are marked: lists of child objects, of GitHub
+// issues, which are listed with pull requests, and of configured APIs.
+func TestLists_ofObjectsBelowOthers_areSparse(t *testing.T) {
+	t.Parallel()
+	described := func(edits ...string) *providerapi.Source {
+		return newRESTProvider(t, restfake.Options{}, edits).source(t)
+	}
+	hub := newGitHubProvider(t, githubfake.Options{}, false).source(t)
+	shop := newShopifyProvider(t, shopifyfake.Options{}).source(t)
+	for _, c := range []struct {
+		source     *providerapi.Source
+		objectType string
+		want       bool
+	}{
+		{shop, "fulfillment", true}, {shop, "inventory_level", true}, {shop, "product", false}, {hub, "issue", true},
+		{hub, "release", false},
+		{described(), "thing", false}, {described("item: thing\n", "item: thing\n            sparse: true\n"), "thing",
+			true},
+	} {
+		lister := c.source.Reader.(provider.ObjectLister)
+		if l, ok := lister.Lists(c.source.Config, c.source.API, c.source.Config.Account)[c.objectType]; !ok ||
+			l.Sparse != c.want {
+			t.Errorf("%s of %s: %+v", c.objectType, c.source.Config.Name, l)
+		}
+	}
+}

@@ -391,7 +391,7 @@ func (l *simulation) republish() {
 	l.apply(ids)
 }
 
-// startRun requests a reconciliation.
+// StartRun requests a reconciliation.
 func (l *simulation) startRun(o reconcile.Params) int64 {
 	l.syncDatabaseClock()
 	o.Source = l.reconcileSource.Number

@@ -1,4 +1,4 @@
-package reconcile_test
+package objectscan_test
 
 import (
 	"bytes"
@@ -12,29 +12,9 @@ import (
 	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 )
-
-// downloadCaller is a Caller with another download function.
-type downloadCaller struct {
-	providerapi.Caller
-	download func(ctx context.Context, c providerapi.Caller, address string, offset int64) (io.ReadCloser, error)
-}
-
-func (d downloadCaller) Download(ctx context.Context, _, address string, offset int64) (io.ReadCloser, error) {
-	return d.download(ctx, d.Caller, address, offset)
-}
-
-// startWithDownload starts a runner with a download function.
-func (b *shopifyEnv) startWithDownload(t *testing.T, download func(ctx context.Context, c providerapi.Caller,
-	address string, offset int64) (io.ReadCloser, error)) {
-	t.Helper()
-	r := b.runner(t)
-	source := *r.Sources.All()[b.Source]
-	source.Caller = downloadCaller{source.Caller, download}
-	r.Sources.Replace(&source)
-	b.startReconciler(t, r)
-}
 
 // A file with another size than the API has reported fails the run with a description.
 func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
@@ -42,13 +22,13 @@ func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
 	for _, longer := range []bool{true, false} {
 		t.Run(fmt.Sprint(longer), func(t *testing.T) {
 			t.Parallel()
-			b := newShopifyEnv(t, shopifyfake.Options{Seed: 3}, objectSet{name: "product", n: 20})
+			b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 3}, reconciled.ObjectSet{Name: "product", N: 20})
 			cut := 0
-			over := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			over := reconciled.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Range", fmt.Sprint("bytes */", cut))
 				w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 			})
-			b.startWithDownload(t, func(ctx context.Context, c providerapi.Caller, address string,
+			b.StartWithDownload(t, func(ctx context.Context, c providerapi.Caller, address string,
 				offset int64) (io.ReadCloser, error) {
 				if offset > 0 && !longer {
 					return c.Download(ctx, "", over, offset)
@@ -65,7 +45,7 @@ func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
 				}
 				return io.NopCloser(bytes.NewReader(text[:cut])), err
 			})
-			r := b.WaitForRun(t, b.startScan(t, "product"), func(r *runs.Run) bool {
+			r := b.WaitForRun(t, b.StartScan(t, "product"), func(r *runs.Run) bool {
 				return r.Status.Ended() || r.ConsecutiveFailures > 3
 			})
 			says := map[bool]string{true: "the file has more bytes, and the API announced ",
@@ -73,7 +53,7 @@ func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
 			if r.Status != runs.Failed || !strings.Contains(r.Detail, says) || r.Counts[objectscan.Orphans] != 0 {
 				t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 			}
-			b.wantRows(t, `SELECT count(*)::text FROM watermarks`, "0")
+			b.WantRows(t, `SELECT count(*)::text FROM watermarks`, "0")
 		})
 	}
 }
@@ -85,10 +65,11 @@ func TestObjectScan_expiredBulkAddress_isRequestedAgain(t *testing.T) {
 	for _, rejected := range []int{1, 1000} {
 		t.Run(fmt.Sprint(rejected), func(t *testing.T) {
 			t.Parallel()
-			b := newShopifyEnv(t, shopifyfake.Options{Seed: 3}, objectSet{name: "product", n: 20})
+			b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 3}, reconciled.ObjectSet{Name: "product", N: 20})
 			left := rejected
-			proxy := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
-			b.startWithDownload(t, func(ctx context.Context, c providerapi.Caller, address string,
+			proxy := reconciled.Serve(t,
+				func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+			b.StartWithDownload(t, func(ctx context.Context, c providerapi.Caller, address string,
 				offset int64) (io.ReadCloser, error) {
 				if left > 0 {
 					left--
@@ -96,7 +77,7 @@ func TestObjectScan_expiredBulkAddress_isRequestedAgain(t *testing.T) {
 				}
 				return c.Download(ctx, "", address, offset)
 			})
-			r := b.waitForEnd(t, b.startScan(t, "product"))
+			r := b.WaitForEnd(t, b.StartScan(t, "product"))
 			restarts := b.DB.QueryStrings(t, `SELECT restarts::text FROM object_scans`)[0]
 			if rejected == 1 && (r.Status != runs.Done || restarts != "0") {
 				t.Errorf("%s after %s restarts: %s", r.Status, restarts, r.Detail)

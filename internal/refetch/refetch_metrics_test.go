@@ -1,4 +1,4 @@
-package reconcile_test
+package refetch_test
 
 import (
 	"fmt"
@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -23,7 +24,7 @@ import (
 // not answer.
 func TestMetrics_pendingAndComplete_areMeasured(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 84, eventTimeOptions)
+	b := reconciled.NewEmptyEnv(t, 84, reconciled.EventTimeOptions)
 	b.DB.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
 		start_after)
 		SELECT $1, '', 'thing', d.id, 'ambiguous', now(), now() + d.due, 1 FROM (VALUES ('a', interval '-1 hour'),
@@ -60,11 +61,11 @@ func TestMetrics_pendingAndComplete_areMeasured(t *testing.T) {
 		FROM (VALUES ('', 5), ('other', 4)) a(account, calls), (SELECT floor(extract(epoch FROM now()) / 86400)::int AS
 			today) n`, b.Source)
 	reg := prometheus.NewRegistry()
-	o, err := reconcile.NewStateMetrics(reg, b.sources())
+	o, err := reconcile.NewStateMetrics(reg, b.APISources())
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := func() map[string]float64 { return gaugeValues(t, reg) }
+	read := func() map[string]float64 { return reconciled.GaugeValues(t, reg) }
 	if err := o.Read(t.Context(), b.Pool); err != nil {
 		t.Fatal(err)
 	}
@@ -102,33 +103,13 @@ func TestMetrics_pendingAndComplete_areMeasured(t *testing.T) {
 	}
 }
 
-// gaugeValues returns the values of a registry by name and labels.
-func gaugeValues(t *testing.T, reg *prometheus.Registry) map[string]float64 {
-	t.Helper()
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			name := f.GetName()
-			for _, l := range m.GetLabel() {
-				name += " " + l.GetValue()
-			}
-			got[name] = m.GetGauge().GetValue()
-		}
-	}
-	return got
-}
-
 // newUnseenEnv makes existing objects with pending refetches that the key may no longer see.
-func newUnseenEnv(t *testing.T, seed uint64) *testEnv {
+func newUnseenEnv(t *testing.T, seed uint64) *reconciled.Env {
 	t.Helper()
-	b := newMirroredEnv(t, seed, sim.Options{Objects: 30, Changes: 1, Contents: 4, Unit: 1, Gap: 2_000_000,
+	b := reconciled.NewMirroredEnv(t, seed, sim.Options{Objects: 30, Changes: 1, Contents: 4, Unit: 1, Gap: 2_000_000,
 		ObjectVersions: true})
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
-	b.api.respondTo(b.missingResponse(), "/things/*")
+	b.API.RespondTo(b.MissingResponse(), "/things/*")
 	return b
 }
 
@@ -137,12 +118,12 @@ func newUnseenEnv(t *testing.T, seed uint64) *testEnv {
 func TestRefetch_manyMissing_deletionsAreLimited(t *testing.T) {
 	t.Parallel()
 	b := newUnseenEnv(t, 211)
-	b.startRefetchers(t, 3)
+	b.StartRefetchers(t, 3)
 	left := func(n int) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
-			deleted := queryOne[int](t, b, `SELECT count(*) FROM objects WHERE deleted`)
-			got := queryOne[int](t, b, `SELECT count(*) FROM refetch_requests WHERE lease_owner = ''
+			deleted := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM objects WHERE deleted`)
+			got := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM refetch_requests WHERE lease_owner = ''
 				AND due > clock_now() + interval '50 minutes'
 					AND error LIKE '%more than 1 \%%--type thing --full requests approval%'`)
 			if got != n || deleted+got != 30 {
@@ -151,23 +132,23 @@ func TestRefetch_manyMissing_deletionsAreLimited(t *testing.T) {
 			return nil
 		})
 	}
-	waitForValue(t, b, 0, `SELECT (SELECT count(*) FROM refetch_requests
+	reconciled.WaitForValue(t, b, 0, `SELECT (SELECT count(*) FROM refetch_requests
 		WHERE due < clock_now() + interval '50 minutes') +
 		(SELECT count(*) FROM objects o WHERE refetch_after <> 0 AND NOT EXISTS (SELECT FROM refetch_requests h
 			WHERE h.object_id = o.object_id))`)
-	deleted := queryOne[int](t, b, `SELECT count(*) FROM objects WHERE deleted`)
+	deleted := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM objects WHERE deleted`)
 	if deleted != 20 {
 		t.Fatalf("%d are deleted", deleted)
 	}
 	left(30 - deleted)
-	wantValue[int](t, b, deleted, countRefetchesSQL)
-	id := queryOne[string](t, b, `SELECT object_id FROM refetch_requests ORDER BY object_id LIMIT 1`)
-	b.requestRefetch(t, "thing", id, "me", "it is gone indeed")
+	reconciled.WantValue[int](t, b, deleted, reconciled.CountRefetchesSQL)
+	id := reconciled.QueryOne[string](t, b, `SELECT object_id FROM refetch_requests ORDER BY object_id LIMIT 1`)
+	b.RequestRefetch(t, "thing", id, "me", "it is gone indeed")
 	left(30 - deleted - 1)
 	b.DB.Exec(t, `UPDATE recent_missing SET at = at - interval '61 minutes'`)
 	b.DB.Exec(t, `UPDATE refetch_requests SET due = clock_now()`) // an hour later
-	waitForValue(t, b, 0, `SELECT count(*) FROM objects WHERE NOT deleted`)
-	wantValue(t, b, 0, `SELECT count(*) FROM recent_missing WHERE at < clock_now() - interval '1 hour'`)
+	reconciled.WaitForValue(t, b, 0, `SELECT count(*) FROM objects WHERE NOT deleted`)
+	reconciled.WantValue(t, b, 0, `SELECT count(*) FROM recent_missing WHERE at < clock_now() - interval '1 hour'`)
 }
 
 // If at most one percent of the objects is missing, no approval is needed.
@@ -176,42 +157,31 @@ func TestRefetch_missingBelowOnePercent_areDeleted(t *testing.T) {
 	b := newUnseenEnv(t, 212)
 	b.DB.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, jsonb_build_object('object_id', 'more_' || n,
 		'refetch_after', 0))).* FROM objects o, generate_series(1, 3000) n WHERE o.object_id = 'obj_6'`)
-	b.startRefetchers(t, 2)
-	waitForValue(t, b, 30, `SELECT count(*) FROM objects WHERE deleted`)
-}
-
-// counterReader is a provider whose objects have a counter as version, so that a missing object has
-// no version.
-type counterReader struct{ sim.Provider }
-
-func (counterReader) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
-	if s.Missing {
-		return provider.Observation{Account: s.Account, ObjectType: s.ObjectType, ObjectID: s.ObjectID,
-			Partial: "not found", Deleted: true}, nil
-	}
-	return sim.Provider{}.Snapshot(src, s)
+	b.StartRefetchers(t, 2)
+	reconciled.WaitForValue(t, b, 30, `SELECT count(*) FROM objects WHERE deleted`)
 }
 
 // Partial responses are not requested forever: two refetches with the same result, then none until
 // the object is ambiguous again. A manual request is done after one.
 func TestRefetch_partialResponses_areSuspended(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 130, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
+	b := reconciled.NewEmptyEnv(t, 130, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000, Gap: 700_000,
 		ObjectVersions: true, VersionIsCounter: true})
 	src := b.Sources[applied.SourceName]
-	src.RefetchReader = counterReader{}
-	b.proc.Replace(map[string]apply.Source{applied.SourceName: src})
-	b.deliver(t, b.api.history.Events)
-	b.api.setTime(time.Now())
-	b.api.respondTo(b.missingResponse(), "/things/*")
-	b.requestRefetch(t, "thing", "obj_1", "ada", "is it there")
-	pass := refetchPasses(b, b.runnerWith(func(s *providerapi.Source) { s.Reader = counterReader{} }))
+	src.RefetchReader = reconciled.CounterReader{}
+	b.Proc.Replace(map[string]apply.Source{applied.SourceName: src})
+	b.Deliver(t, b.API.History.Events)
+	b.API.SetTime(time.Now())
+	b.API.RespondTo(b.MissingResponse(), "/things/*")
+	b.RequestRefetch(t, "thing", "obj_1", "ada", "is it there")
+	pass := reconciled.RefetchPasses(b,
+		b.RunnerWith(func(s *providerapi.Source) { s.Reader = reconciled.CounterReader{} }))
 	ahead := time.Duration(0)
 	passesOfAnHour := func() {
 		t.Helper()
 		for range 30 {
 			ahead += 2 * time.Minute
-			b.api.setTime(time.Now().Add(ahead))
+			b.API.SetTime(time.Now().Add(ahead))
 			b.DB.Exec(t, `UPDATE refetch_requests SET due = now() WHERE due < 'infinity'`)
 			if _, err := pass(t.Context()); err != nil {
 				t.Fatal(err)
@@ -230,8 +200,8 @@ func TestRefetch_partialResponses_areSuspended(t *testing.T) {
 		}
 		if n := b.DB.QueryStrings(t,
 			`SELECT count(*)::text FROM events WHERE event_type = 'postern.refetch'`); n[0] != fmt.Sprint(
-			refetches) || b.api.callCount("/things/obj_1") != calls {
-			t.Errorf("%s: %d calls made %s refetches", when, b.api.callCount("/things/obj_1"), n[0])
+			refetches) || b.API.CallCount("/things/obj_1") != calls {
+			t.Errorf("%s: %d calls made %s refetches", when, b.API.CallCount("/things/obj_1"), n[0])
 		}
 	}
 	makeAmbiguous := func(id string) {
@@ -240,35 +210,35 @@ func TestRefetch_partialResponses_areSuspended(t *testing.T) {
 		e := sim.Event{Key: id, Object: "obj_1", OccurredAt: at.UnixMicro(), ReceivedAt: at,
 			Body: fmt.Appendf(nil, `{"id":%q,"object_id":"obj_1","type":"thing.updated","unit":1,"partial":"a part",`+
 				`"time":%d}`, id, at.UnixMicro())}
-		b.api.history.Events = append(b.api.history.Events, e) // the API knows it
-		b.deliver(t, []sim.Event{e})
+		b.API.History.Events = append(b.API.History.Events, e) // the API knows it
+		b.Deliver(t, []sim.Event{e})
 	}
 	suspended("after a manual request", 1, 2)
 	makeAmbiguous("one")
 	suspended("ambiguous again", 2, 4) // the first was made for the manual request
-	b.api.respondTo(nil, "/things/*")
+	b.API.RespondTo(nil, "/things/*")
 	makeAmbiguous("two")
 	passesOfAnHour()
-	if left := b.DB.QueryStrings(t, errorSQL); len(left) != 0 || b.api.callCount("/things/obj_1") != 5 ||
-		len(b.differences(t)) != 0 {
-		t.Errorf("with a complete response: %q, %d calls, %q", left, b.api.callCount("/things/obj_1"), b.differences(t))
+	if left := b.DB.QueryStrings(t, errorSQL); len(left) != 0 || b.API.CallCount("/things/obj_1") != 5 ||
+		len(b.Differences(t)) != 0 {
+		t.Errorf("with a complete response: %q, %d calls, %q", left, b.API.CallCount("/things/obj_1"), b.Differences(t))
 	}
 }
 
 // A request that is suspended during a manual request stays due, with its requester.
 func TestRefetch_manualRequestDuringSuspension_staysDue(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 131, eventTimeOptions)
-	b.deliver(t, b.api.history.Events[:1])
-	b.api.setTime(time.Now())
-	request := func(who string) { b.requestRefetch(t, "unread", "obj_1", who, "is it there") }
-	pass := refetchPasses(b,
-		b.runnerWith(func(s *providerapi.Source) { s.Reader = uncallable{onFetch: func() { request("bob") }} }))
+	b := reconciled.NewEmptyEnv(t, 131, reconciled.EventTimeOptions)
+	b.Deliver(t, b.API.History.Events[:1])
+	b.API.SetTime(time.Now())
+	request := func(who string) { b.RequestRefetch(t, "unread", "obj_1", who, "is it there") }
+	pass := reconciled.RefetchPasses(b,
+		b.RunnerWith(func(s *providerapi.Source) { s.Reader = uncallable{onFetch: func() { request("bob") }} }))
 	request("ada")
 	if _, err := pass(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.wantRows(t, `SELECT (due <= now()) || ' ' || lease_owner || ' ' || requested_by FROM refetch_requests`,
+	b.WantRows(t, `SELECT (due <= now()) || ' ' || lease_owner || ' ' || requested_by FROM refetch_requests`,
 		"true  bob")
 }
 

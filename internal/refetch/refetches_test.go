@@ -1,10 +1,8 @@
-package reconcile_test
+package refetch_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -20,38 +18,17 @@ import (
 	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
-
-// startRefetchers starts processes that make refetches until the test ends.
-func (b *testEnv) startRefetchers(t *testing.T, n int) {
-	t.Helper()
-	for i := range n {
-		startRefetcher(t, b.runner(), fmt.Sprint("process ", i))
-	}
-}
-
-// waitForRefetches waits until no refetch is pending and no request is left.
-func (b *testEnv) waitForRefetches(t *testing.T) {
-	t.Helper()
-	testkit.Eventually(t, time.Minute, func() error {
-		var pending, requests int
-		err := b.DB.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM objects WHERE refetch_after <> 0),
-			(SELECT count(*) FROM refetch_requests)`).Scan(&pending, &requests)
-		if err == nil && pending+requests > 0 {
-			err = fmt.Errorf("%d refetches are pending, %d requests are left", pending, requests)
-		}
-		return err
-	})
-}
 
 // With several processes and failures of the API, all pending refetches are made, with few calls.
 func TestRefetch_pendingObjects_areAllRefetched(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(seedCount(3)) {
+	for seed := range uint64(reconciled.SeedCount(3)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			b := newMirroredEnv(t, 60+seed, eventTimeOptions)
+			b := reconciled.NewMirroredEnv(t, 60+seed, reconciled.EventTimeOptions)
 			var pending int
 			if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects WHERE refetch_after <> 0`).Scan(
 				&pending); err != nil || pending == 0 {
@@ -59,7 +36,7 @@ func TestRefetch_pendingObjects_areAllRefetched(t *testing.T) {
 			}
 			r := rand.New(rand.NewPCG(seed, 61))
 			failed := 0
-			b.api.intercept = func(provider.Call) (*providerapi.Response, error) {
+			b.API.Intercept = func(provider.Call) (*providerapi.Response, error) {
 				if failed < 3 && r.IntN(3) == 0 {
 					failed++
 					return &providerapi.Response{Verdict: provider.ClassifyStatus(http.StatusInternalServerError,
@@ -67,10 +44,10 @@ func TestRefetch_pendingObjects_areAllRefetched(t *testing.T) {
 				}
 				return nil, nil
 			}
-			b.startRefetchers(t, 3)
-			b.waitForRefetches(t)
-			wantNone(t, b.differences(t))
-			if made := b.api.callCount("/things/"); made > pending+failed {
+			b.StartRefetchers(t, 3)
+			b.WaitForRefetches(t)
+			reconciled.WantNone(t, b.Differences(t))
+			if made := b.API.CallCount("/things/"); made > pending+failed {
 				t.Errorf("%d refetches of %d objects, of which %d failed", made, pending, failed)
 			}
 		})
@@ -86,25 +63,26 @@ func TestRefetch_reasonNotPast_waits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newMirroredEnv(t, 70, eventTimeOptions)
-			last := queryOne[string](t, b, `SELECT object_id FROM objects ORDER BY refetch_after DESC LIMIT 1`)
-			after := queryOne[int64](t, b, `SELECT max(refetch_after) FROM objects`)
-			b.api.setTime(time.UnixMicro(after).Add(past))
-			b.startRefetchers(t, 1)
+			b := reconciled.NewMirroredEnv(t, 70, reconciled.EventTimeOptions)
+			last := reconciled.QueryOne[string](t, b, `SELECT object_id FROM objects ORDER BY refetch_after DESC
+				LIMIT 1`)
+			after := reconciled.QueryOne[int64](t, b, `SELECT max(refetch_after) FROM objects`)
+			b.API.SetTime(time.UnixMicro(after).Add(past))
+			b.StartRefetchers(t, 1)
 			testkit.Eventually(t, time.Minute, func() error {
-				if n := b.api.callCount("/things/" + last); n > 0 {
+				if n := b.API.CallCount("/things/" + last); n > 0 {
 					t.Fatalf("%d refetches of %s, whose reason is not past", n, last)
 				}
 				const waitsSQL = `SELECT count(*) FROM refetch_requests WHERE object_id = $1 AND lease_owner = ''
 					AND due > clock_now()`
-				if queryOne[int](t, b, waitsSQL, last) == 0 {
+				if reconciled.QueryOne[int](t, b, waitsSQL, last) == 0 {
 					return fmt.Errorf("no request for %s waits", last)
 				}
 				return nil
 			})
-			b.api.setTime(time.UnixMicro(after).Add(time.Hour))
+			b.API.SetTime(time.UnixMicro(after).Add(time.Hour))
 			b.DB.Exec(t, `UPDATE refetch_requests SET due = clock_now()`) // ten seconds later
-			b.waitForRefetches(t)
+			b.WaitForRefetches(t)
 		})
 	}
 }
@@ -113,27 +91,27 @@ func TestRefetch_reasonNotPast_waits(t *testing.T) {
 // listed event, or another one, must be in the log.
 func TestRefetch_missingObject_needsAccountCheck(t *testing.T) {
 	t.Parallel()
-	b := newMirroredEnv(t, 80, eventTimeOptions)
+	b := reconciled.NewMirroredEnv(t, 80, reconciled.EventTimeOptions)
 	var ownKey atomic.Bool
-	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
+	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case strings.HasPrefix(c.Path, "/things/"), strings.HasPrefix(c.Path, "/event/") && !ownKey.Load():
-			return b.missingResponse(), nil
+			return b.MissingResponse(), nil
 		case c.Path == "/":
-			return b.response(provider.Found, []byte(`{"events":[{"id":"not_in_the_log"}]}`)), nil
+			return b.Response(provider.Found, []byte(`{"events":[{"id":"not_in_the_log"}]}`)), nil
 		}
 		return nil, nil
 	}
-	b.startReconciler(t, b.runner())
+	b.StartReconciler(t, b.Runner())
 	o := reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1"}
-	if r := b.runToEnd(t, o); r.Status != runs.Failed || !strings.Contains(r.Detail, otherAccountKey) ||
-		b.refetchCount(t) != 0 {
-		t.Errorf("with a key of another account: %s, %d refetches: %s", r.Status, b.refetchCount(t), r.Detail)
+	if r := b.RunToEnd(t, o); r.Status != runs.Failed || !strings.Contains(r.Detail, otherAccountKey) ||
+		b.RefetchCount(t) != 0 {
+		t.Errorf("with a key of another account: %s, %d refetches: %s", r.Status, b.RefetchCount(t), r.Detail)
 	}
 	ownKey.Store(true)
-	if r := b.runToEnd(t, o); r.Status != runs.Done || b.refetchCount(t) != 1 ||
-		!queryOne[bool](t, b, `SELECT deleted FROM objects WHERE object_id = 'obj_1'`) {
-		t.Errorf("%s, %d refetches: %s", r.Status, b.refetchCount(t), r.Detail)
+	if r := b.RunToEnd(t, o); r.Status != runs.Done || b.RefetchCount(t) != 1 ||
+		!reconciled.QueryOne[bool](t, b, `SELECT deleted FROM objects WHERE object_id = 'obj_1'`) {
+		t.Errorf("%s, %d refetches: %s", r.Status, b.RefetchCount(t), r.Detail)
 	}
 }
 
@@ -141,57 +119,47 @@ func TestRefetch_missingObject_needsAccountCheck(t *testing.T) {
 // may be a typing error. An object of the mirror becomes a tombstone.
 func TestRefetch_unknownObject_writesNoTombstone(t *testing.T) {
 	t.Parallel()
-	b := newMirroredEnv(t, 81, eventTimeOptions)
-	kept := queryOne[string](t, b, `SELECT object_id FROM objects WHERE NOT deleted ORDER BY object_id LIMIT 1`)
-	b.startReconciler(t, b.runner())
+	b := reconciled.NewMirroredEnv(t, 81, reconciled.EventTimeOptions)
+	kept := reconciled.QueryOne[string](t, b, `SELECT object_id FROM objects WHERE NOT deleted ORDER BY object_id
+		LIMIT 1`)
+	b.StartReconciler(t, b.Runner())
 	for _, dry := range []bool{true, false} {
-		r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_tpyo", DryRun: dry})
-		wantCounts(t, r, counts{reconcile.Absent: 1, reconcile.Processed: 1, reconcile.Missing: 0})
+		r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_tpyo", DryRun: dry})
+		reconciled.WantCounts(t, r, reconciled.Counts{reconcile.Absent: 1, reconcile.Processed: 1,
+			reconcile.Missing: 0})
 	}
 	b.DB.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_by,
 		requested_at, due, start_after)
 		VALUES ($1, '', 'thing', 'obj_tpyo', 'wanted', 'me', now(), now(), 0)`, b.Source)
-	b.startRefetchers(t, 1)
-	b.waitForRefetches(t)
-	wantValue(t, b, 0, countRefetchesSQL+` AND object_id = 'obj_tpyo'`)
-	wantValue(t, b, 0, `SELECT count(*) FROM objects WHERE object_id = 'obj_tpyo'`)
-	b.api.respondTo(&providerapi.Response{Verdict: provider.Verdict{Kind: provider.Missing},
-		Date: b.api.now.Truncate(time.Second)}, "/things/*")
-	if r := b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing",
+	b.StartRefetchers(t, 1)
+	b.WaitForRefetches(t)
+	reconciled.WantValue(t, b, 0, reconciled.CountRefetchesSQL+` AND object_id = 'obj_tpyo'`)
+	reconciled.WantValue(t, b, 0, `SELECT count(*) FROM objects WHERE object_id = 'obj_tpyo'`)
+	b.API.RespondTo(&providerapi.Response{Verdict: provider.Verdict{Kind: provider.Missing},
+		Date: b.API.Time.Truncate(time.Second)}, "/things/*")
+	if r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing",
 		ID: kept}); r.Counts[reconcile.Missing] != 1 || r.Counts[reconcile.Absent] != 0 {
 		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
 	}
-	if !queryOne[bool](t, b, `SELECT deleted FROM objects WHERE object_id = $1`, kept) {
+	if !reconciled.QueryOne[bool](t, b, `SELECT deleted FROM objects WHERE object_id = $1`, kept) {
 		t.Errorf("%s is not deleted", kept)
 	}
-}
-
-// partlyReadable is a provider whose API has no call for some objects.
-type partlyReadable struct {
-	sim.Provider
-	unreadable func(id string) bool
-}
-
-func (p partlyReadable) Fetch(src *provider.Source, api *provider.API, account, objectType, id string) (provider.Call,
-	bool) {
-	c, ok := p.Provider.Fetch(src, api, account, objectType, id)
-	return c, ok && !p.unreadable(id)
 }
 
 // An object without a call is tried and logged once and suspended. Its request is deleted when no
 // refetch is pending any more, and is retried when a new configuration can read it.
 func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	t.Parallel()
-	b := newMirroredEnv(t, 82, eventTimeOptions)
+	b := reconciled.NewMirroredEnv(t, 82, reconciled.EventTimeOptions)
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1 WHERE object_id IN ('obj_1', 'obj_2')`)
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 0 WHERE object_id NOT IN ('obj_1', 'obj_2')`)
-	r := b.runner()
+	r := b.Runner()
 	read := func(not ...string) {
-		p := partlyReadable{unreadable: func(id string) bool { return slices.Contains(not, id) }}
-		r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.Reader = p }))
+		p := reconciled.PartlyReadable{Unreadable: func(id string) bool { return slices.Contains(not, id) }}
+		r.Sources.Replace(b.SourceWith(func(s *providerapi.Source) { s.Reader = p }))
 	}
 	read("obj_1", "obj_2")
-	var log lockedBuffer
+	var log reconciled.LockedBuffer
 	suspended := func(want ...string) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
@@ -199,14 +167,15 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 				AND lease_owner = ''
 				AND attempts = 1
 				AND error LIKE '%cannot read objects of that type%next event removes the ambiguity' ORDER BY 1`)
-			if all := queryOne[int](t, b, `SELECT count(*) FROM refetch_requests`); !slices.Equal(got, want) ||
+			if all := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM refetch_requests`); !slices.Equal(got,
+				want) ||
 				all != len(want) {
 				return fmt.Errorf("%v of %d requests are suspended, want %v", got, all, want)
 			}
 			return nil
 		})
 	}
-	b.startRefetcherWithLog(t, r, &log)
+	b.StartRefetcherWithLog(t, r, &log)
 	suspended("obj_1", "obj_2")
 	page, err := refetch.Requests(t.Context(), b.OperatorPool, b.Source, "", 10)
 	if err != nil || len(page.Items) != 2 || !page.Items[0].Suspended || !page.Items[0].Due.IsZero() {
@@ -218,29 +187,18 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1 WHERE object_id = 'obj_3'`)
 	// after a failure on this side, a refetch is retried after a quarter of the lease
 	testkit.Eventually(t, refetch.DefaultLimits.Lease, func() error {
-		if n := queryOne[int](t, b,
+		if n := reconciled.QueryOne[int](t, b,
 			`SELECT count(*) FROM objects WHERE object_id = 'obj_3' AND refetch_after <> 0`); n > 0 {
-			return fmt.Errorf("a refetch of obj_3 is pending; logged: %s", log.text())
+			return fmt.Errorf("a refetch of obj_3 is pending; logged: %s", log.Text())
 		}
 		return nil
 	})
 	suspended("obj_2")
-	if n := log.count("refetch not possible; suspended"); n != 2 {
+	if n := log.Count("refetch not possible; suspended"); n != 2 {
 		t.Errorf("logged %d times for two objects", n)
 	}
 	read()
-	b.waitForRefetches(t)
-}
-
-// startRefetcherWithLog starts refetches and stores their log.
-func (b *testEnv) startRefetcherWithLog(t *testing.T, r *reconcile.Runner, log *lockedBuffer) {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	l := &refetch.Refetcher{Resources: r.Resources, ID: "refetcher", Logger: slog.New(slog.NewTextHandler(log, nil)),
-		PollInterval: 20 * time.Millisecond}
-	go func() { defer close(done); _ = l.Run(ctx) }()
-	t.Cleanup(func() { stop(); <-done })
+	b.WaitForRefetches(t)
 }
 
 // countingReader counts the refetches that are applied concurrently.
@@ -262,13 +220,13 @@ func (p countingReader) Snapshot(src *provider.Source, s *provider.Snapshot) (pr
 // connections.
 func TestRefetch_manyConcurrent_limitsApplies(t *testing.T) {
 	t.Parallel()
-	b := newMirroredEnv(t, 83, eventTimeOptions)
+	b := reconciled.NewMirroredEnv(t, 83, reconciled.EventTimeOptions)
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
 	var here, most atomic.Int64
-	b.proc = b.Applier(t, countingReader{active: &here, maxActive: &most})
-	r := b.runnerWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} })
-	startRefetcher(t, r, "refetcher")
-	b.waitForRefetches(t)
+	b.Proc = b.Applier(t, countingReader{active: &here, maxActive: &most})
+	r := b.RunnerWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} })
+	reconciled.StartRefetcher(t, r, "refetcher")
+	b.WaitForRefetches(t)
 	if n := most.Load(); n > refetch.MaxConcurrentApplies || n < 2 {
 		t.Errorf("%d refetches were applied at once, want at most %d, and more than one", n,
 			refetch.MaxConcurrentApplies)
@@ -290,31 +248,32 @@ func (p blockedReader) Snapshot(src *provider.Source, s *provider.Snapshot) (pro
 // process may have the lease.
 func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 	t.Parallel()
-	b := newMirroredEnv(t, 83, eventTimeOptions)
+	b := reconciled.NewMirroredEnv(t, 83, reconciled.EventTimeOptions)
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
-	if n := queryOne[int](t, b, `SELECT count(*) FROM objects`); n <= refetch.MaxConcurrentApplies {
+	if n := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM objects`); n <= refetch.MaxConcurrentApplies {
 		t.Fatalf("only %d objects", n)
 	}
 	p := blockedReader{release: make(chan struct{})}
 	release := sync.OnceFunc(func() { close(p.release) })
-	b.proc = b.Applier(t, p)
-	r := b.runner()
+	b.Proc = b.Applier(t, p)
+	r := b.Runner()
 	r.Limits.Lease = 6 * time.Second
-	r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} }))
-	startRefetcher(t, r, "refetcher")
+	r.Sources.Replace(b.SourceWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} }))
+	reconciled.StartRefetcher(t, r, "refetcher")
 	t.Cleanup(release)
 	testkit.Eventually(t, time.Minute, func() error {
-		if n := queryOne[int](t, b, `SELECT count(*) FROM refetch_requests WHERE lease_owner = '' AND attempts = 0
+		if n := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM refetch_requests WHERE lease_owner = ''
+			AND attempts = 0
 			AND error LIKE '%still being applied%'`); n == 0 {
 			return errors.New("no refetch was requeued")
 		}
 		return nil
 	})
-	if n := queryOne[int](t, b, countRefetchesSQL); n > refetch.MaxConcurrentApplies {
+	if n := reconciled.QueryOne[int](t, b, reconciled.CountRefetchesSQL); n > refetch.MaxConcurrentApplies {
 		t.Errorf("%d refetches were appended", n)
 	}
 	release()
-	b.waitForRefetches(t)
+	b.WaitForRefetches(t)
 }
 
 // movedReader is a provider whose objects have moved to other ids.
@@ -327,11 +286,11 @@ func (movedReader) Snapshot(*provider.Source, *provider.Snapshot) (provider.Obse
 // A refetch that returns another object is not repeated.
 func TestRefetch_movedObject_isSuspended(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 97, eventTimeOptions)
-	id := b.objectWithPendingRefetch(t)
-	r := b.runnerWith(func(s *providerapi.Source) { s.Reader = movedReader{} })
-	startRefetcher(t, r, "refetcher")
-	waitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE object_id = $1 AND due = 'infinity'
+	b := reconciled.NewEmptyEnv(t, 97, reconciled.EventTimeOptions)
+	id := b.ObjectWithPendingRefetch(t)
+	r := b.RunnerWith(func(s *providerapi.Source) { s.Reader = movedReader{} })
+	reconciled.StartRefetcher(t, r, "refetcher")
+	reconciled.WaitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE object_id = $1 AND due = 'infinity'
 		AND error LIKE '%another one is answered%next event%'`, id)
-	b.api.wantCalls(t, "/things/", 1)
+	b.API.WantCalls(t, "/things/", 1)
 }

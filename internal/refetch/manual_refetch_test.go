@@ -1,4 +1,4 @@
-package reconcile_test
+package refetch_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -22,7 +23,7 @@ const manualRefetchesSQL = `SELECT verification->>'requested_by' || ': ' || (ver
 // arrives during a refetch is served by another one.
 func TestManualRefetch_severalRequests_areOneRefetch(t *testing.T) {
 	t.Parallel()
-	b := newEmptyEnv(t, 90, eventTimeOptions)
+	b := reconciled.NewEmptyEnv(t, 90, reconciled.EventTimeOptions)
 	operator := b.OperatorPool
 	key := versioning.Key{Source: b.Source, Type: "thing", ID: "obj_1"}
 	request := func(reason string) {
@@ -33,12 +34,12 @@ func TestManualRefetch_severalRequests_areOneRefetch(t *testing.T) {
 		}
 	}
 	calls := 0
-	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
+	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if strings.HasPrefix(c.Path, "/things/") {
 			if calls++; calls == 1 {
 				request("a new question")
 			} else {
-				b.api.now = b.api.now.Add(time.Minute) // the next response is another refetch
+				b.API.Time = b.API.Time.Add(time.Minute) // the next response is another refetch
 			}
 		}
 		return nil, nil
@@ -46,10 +47,10 @@ func TestManualRefetch_severalRequests_areOneRefetch(t *testing.T) {
 	for range 3 {
 		request("a question")
 	}
-	b.startRefetchers(t, 2)
-	b.waitForRefetches(t)
-	b.wantRows(t, manualRefetchesSQL, "ada@office: a question", "ada@office: a new question")
-	b.api.wantCalls(t, "/things/", 2)
+	b.StartRefetchers(t, 2)
+	b.WaitForRefetches(t)
+	b.WantRows(t, manualRefetchesSQL, "ada@office: a question", "ada@office: a new question")
+	b.API.WantCalls(t, "/things/", 2)
 }
 
 // Each manual refetch is its own event with actor and reason. This also holds if a refetch has seen
@@ -57,14 +58,14 @@ func TestManualRefetch_severalRequests_areOneRefetch(t *testing.T) {
 // nothing is appended, and the process's log names the actor.
 func TestManualRefetch_eachRequest_isInTheLog(t *testing.T) {
 	t.Parallel()
-	b := newMirroredEnv(t, 90, eventTimeOptions)
-	var log lockedBuffer
-	operator, run := b.OperatorPool, b.runner()
+	b := reconciled.NewMirroredEnv(t, 90, reconciled.EventTimeOptions)
+	var log reconciled.LockedBuffer
+	operator, run := b.OperatorPool, b.Runner()
 	run.Sources.All()[b.Source].API.Rate = 20
 	pass := (&refetch.Refetcher{Resources: run.Resources, ID: "one",
 		Logger: slog.New(slog.NewTextHandler(&log, nil))}).ForSource(
 		run.Sources.All()[b.Source]).Pass
-	request := func(id, who, why string) { b.requestRefetch(t, "thing", id, who, why) }
+	request := func(id, who, why string) { b.RequestRefetch(t, "thing", id, who, why) }
 	read := func(want bool) {
 		t.Helper()
 		if got, err := providerapi.ProcessorReadsAPI(t.Context(), operator, b.Source); err != nil || got != want {
@@ -76,7 +77,7 @@ func TestManualRefetch_eachRequest_isInTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	read(true) // before the first call of the API
-	b.wantRows(t, `SELECT tokens::text FROM rate_budgets`, "2")
+	b.WantRows(t, `SELECT tokens::text FROM rate_budgets`, "2")
 	passes := func() {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
@@ -102,12 +103,12 @@ func TestManualRefetch_eachRequest_isInTheLog(t *testing.T) {
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1 WHERE object_id = 'obj_2'`)
 	passes()
 	want = append(want, "eve: a question of eve's")
-	b.wantRows(t, manualRefetchesSQL, want...)
-	b.api.respondTo(b.missingResponse(), "/things/obj_x")
+	b.WantRows(t, manualRefetchesSQL, want...)
+	b.API.RespondTo(b.MissingResponse(), "/things/obj_x")
 	request("obj_x", "ivy", "a name on a note")
 	passes()
 	if got := b.DB.QueryStrings(t, manualRefetchesSQL); len(got) != len(want) ||
-		log.count(`actor=ivy reason="a name on a note"`) != 1 {
+		log.Count(`actor=ivy reason="a name on a note"`) != 1 {
 		t.Errorf("%q, and the log says %s", got, log.String())
 	}
 }

@@ -1,4 +1,4 @@
-package reconcile_test
+package objectscan_test
 
 import (
 	"net/http"
@@ -14,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
@@ -21,27 +22,14 @@ import (
 
 // newEnvWithManyOrphans makes 90 orphans of type "aaa", and each kind of difference among the
 // things.
-func newEnvWithManyOrphans(t *testing.T) *testEnv {
+func newEnvWithManyOrphans(t *testing.T) *reconciled.Env {
 	t.Helper()
-	b := newMirroredEnv(t, 220, livingObjects)
-	b.addUnknownObjects(t, "aaa", "gone_", 90)
-	b.addEachDrift(t)
-	b.api.respondTo(b.foundResponse(`{"things":[]}`), "/aaas")
-	b.api.respondTo(b.missingResponse(), "/aaa/*")
+	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
+	b.AddUnknownObjects(t, "aaa", "gone_", 90)
+	b.AddEachDrift(t)
+	b.API.RespondTo(b.FoundResponse(`{"things":[]}`), "/aaas")
+	b.API.RespondTo(b.MissingResponse(), "/aaa/*")
 	return b
-}
-
-// waitForApprovalRequest waits until a run awaits approval with the given words, and checks that no
-// object of type "aaa" is deleted.
-func (b *testEnv) waitForApprovalRequest(t *testing.T, run int64, words ...string) {
-	t.Helper()
-	r := b.WaitForRun(t, run, endedOrAwaitsApproval)
-	for _, w := range words {
-		if r.Status != runs.AwaitingApproval || !strings.Contains(r.Detail, w) {
-			t.Errorf("%s: %s; want %q", r.Status, r.Detail, w)
-		}
-	}
-	wantValue(t, b, 0, `SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`)
 }
 
 // A type with many orphans does not stop the following types. They are scanned, repaired and
@@ -49,17 +37,17 @@ func (b *testEnv) waitForApprovalRequest(t *testing.T, run int64, words ...strin
 func TestObjectScan_typeAwaitingApproval_blocksNoOtherType(t *testing.T) {
 	t.Parallel()
 	b := newEnvWithManyOrphans(t)
-	b.startAAAAndThing(t)
-	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.waitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror")
-	if wrong := b.differences(t); len(wrong) > 1 || b.typeCompleteUntil(t).IsZero() { // one is newer than the list
-		t.Errorf("things are complete until %s, and %q", b.typeCompleteUntil(t), wrong)
+	b.StartAAAAndThing(t)
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
+	b.WaitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror")
+	if wrong := b.Differences(t); len(wrong) > 1 || b.TypeCompleteUntil(t).IsZero() { // one is newer than the list
+		t.Errorf("things are complete until %s, and %q", b.TypeCompleteUntil(t), wrong)
 	}
-	b.approve(t, run, "they are gone")
-	r, want := b.waitForEnd(t, run), driftCounts(95)
+	b.Approve(t, run, "they are gone")
+	r, want := b.WaitForEnd(t, run), driftCounts(95)
 	want[reconcile.Processed], want[objectscan.Orphans] = 111, 91
-	wantExactCounts(t, r, want)
-	if n := queryOne[int64](t, b,
+	reconciled.WantExactCounts(t, r, want)
+	if n := reconciled.QueryOne[int64](t, b,
 		`SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`); r.Status !=
 		runs.Done || r.Detail != "" || n != 90 {
 		t.Errorf("%s, %d deleted: %s", r.Status, n, r.Detail)
@@ -70,16 +58,17 @@ func TestObjectScan_typeAwaitingApproval_blocksNoOtherType(t *testing.T) {
 func TestObjectScan_severalTypesNeedApproval_askOnce(t *testing.T) {
 	t.Parallel()
 	b := newEnvWithManyOrphans(t)
-	b.addUnknownObjects(t, "thing", "gone_", 40)
-	b.startAAAAndThing(t)
-	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.waitForApprovalRequest(t, run,
+	b.AddUnknownObjects(t, "thing", "gone_", 40)
+	b.StartAAAAndThing(t)
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
+	b.WaitForApprovalRequest(t, run,
 		"90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the mirror")
-	b.addUnknownObjects(t, "thing", "more_", 50) // fewer than were approved of aaa
-	b.approve(t, run, "they are gone")
-	r := b.WaitForRun(t, run, endedOrAwaitsApproval)
-	if a, n := queryOne[int64](t, b, `SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`),
-		queryOne[int64](t, b, `SELECT count(*) FROM objects WHERE object_type = 'thing' AND deleted`); r.Status !=
+	b.AddUnknownObjects(t, "thing", "more_", 50) // fewer than were approved of aaa
+	b.Approve(t, run, "they are gone")
+	r := b.WaitForRun(t, run, reconciled.EndedOrAwaitsApproval)
+	if a, n := reconciled.QueryOne[int64](t, b, `SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`),
+		reconciled.QueryOne[int64](t, b,
+			`SELECT count(*) FROM objects WHERE object_type = 'thing' AND deleted`); r.Status !=
 		runs.AwaitingApproval ||
 		!strings.HasPrefix(r.Detail, "91 of 111 living objects of type thing are in the mirror") || a != 90 || n != 0 {
 		t.Errorf("%s, %d and %d deleted: %s", r.Status, a, n, r.Detail)
@@ -90,29 +79,32 @@ func TestObjectScan_severalTypesNeedApproval_askOnce(t *testing.T) {
 func TestObjectScan_killedBeforeApproval_asksAgain(t *testing.T) {
 	t.Parallel()
 	b := newEnvWithManyOrphans(t)
-	b.addUnknownObjects(t, "thing", "gone_", 40)
-	r := b.runnerWith(func(s *providerapi.Source) { s.Provider, s.Reader = aaaAndThing{}, aaaAndThing{} })
-	b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: killRepeatedly(t, r)})
-	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.waitForApprovalRequest(t, run,
+	b.AddUnknownObjects(t, "thing", "gone_", 40)
+	r := b.RunnerWith(func(s *providerapi.Source) {
+		s.Provider, s.Reader = reconciled.AAAAndThing{},
+			reconciled.AAAAndThing{}
+	})
+	b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: reconciled.KillRepeatedly(t, r)})
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
+	b.WaitForApprovalRequest(t, run,
 		"90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the mirror")
-	wantValue(t, b, 0, `SELECT count(*) FROM objects WHERE deleted AND object_id LIKE 'gone%'`)
-	b.approve(t, run, "they are gone")
-	wantCounts(t, b.waitForEnd(t, run), counts{objectscan.Orphans: 131})
+	reconciled.WantValue(t, b, 0, `SELECT count(*) FROM objects WHERE deleted AND object_id LIKE 'gone%'`)
+	b.Approve(t, run, "they are gone")
+	reconciled.WantCounts(t, b.WaitForEnd(t, run), reconciled.Counts{objectscan.Orphans: 131})
 }
 
 // A type whose list fails is skipped, and does not stop the request for approval of another type.
 func TestObjectScan_otherTypeFails_stillAsksForApproval(t *testing.T) {
 	t.Parallel()
 	b := newEnvWithManyOrphans(t)
-	b.api.respondTo(errorResponse(http.StatusBadGateway), "/list")
-	b.startAAAAndThing(t)
-	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.waitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror")
-	b.approve(t, run, "they are gone")
-	wantCounts(t, b.waitForEnd(t, run), counts{objectscan.Orphans: 90, objectscan.NotListable: 1})
-	if report := b.report(t, run); !strings.Contains(report.Types[1].Reason, "502") ||
-		!b.typeCompleteUntil(t).IsZero() {
+	b.API.RespondTo(reconciled.ErrorResponse(http.StatusBadGateway), "/list")
+	b.StartAAAAndThing(t)
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
+	b.WaitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror")
+	b.Approve(t, run, "they are gone")
+	reconciled.WantCounts(t, b.WaitForEnd(t, run), reconciled.Counts{objectscan.Orphans: 90, objectscan.NotListable: 1})
+	if report := b.Report(t, run); !strings.Contains(report.Types[1].Reason, "502") ||
+		!b.TypeCompleteUntil(t).IsZero() {
 		t.Errorf("%+v", report)
 	}
 }
@@ -121,46 +113,34 @@ func TestObjectScan_otherTypeFails_stillAsksForApproval(t *testing.T) {
 // of the objects in the run, the rest needs approval.
 func TestObjectScan_tombstonesOfManyTypes_areAddedUp(t *testing.T) {
 	t.Parallel()
-	b := newStripeEnv(t, "", stripefake.Options{Seed: 29})
-	b.fake.Create("", "customer", nil)
+	b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 29})
+	b.Fake.Create("", "customer", nil)
 	var all []string
 	for range 15 {
 		for _, objectType := range []string{"application_fee", "charge", "invoice", "subscription"} {
-			all = append(all, b.fake.Create("", objectType, nil))
+			all = append(all, b.Fake.Create("", objectType, nil))
 		}
 	}
-	b.deliver(t, loseNone)
-	b.fake.Advance(2 * time.Minute)
+	b.Deliver(t, reconciled.LoseNone)
+	b.Fake.Advance(2 * time.Minute)
 	for _, id := range all {
-		b.fake.DeleteWithoutEvent("", id)
+		b.Fake.DeleteWithoutEvent("", id)
 	}
-	b.fake.Advance(2 * time.Minute)
-	r := b.runOnce(t, b.apiAt(b.fake.URL), reconcile.Params{Scope: reconcile.Objects})
+	b.Fake.Advance(2 * time.Minute)
+	r := b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Objects})
 	const deleted = `SELECT object_type || ' ' || count(*) FROM objects WHERE deleted GROUP BY object_type ORDER BY 1`
 	if got := b.DB.QueryStrings(t, deleted); r.Status != runs.AwaitingApproval ||
 		strings.Count(r.Detail, "15 of 15 living objects of type") != 3 ||
 		!slices.Equal(got, []string{"application_fee 15"}) {
 		t.Errorf("%s, deleted are %q: %s", r.Status, got, r.Detail)
 	}
-	b.approve(t, r.ID, "they are gone")
+	b.Approve(t, r.ID, "they are gone")
 	stop := b.StartRunner(t, "two", 1,
-		map[string]runs.Executor{reconcile.Job: b.runner(t, b.apiAt(b.fake.URL), sameCaller).Execute})
+		map[string]runs.Executor{reconcile.Job: b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller).Execute})
 	defer stop()
-	r = b.WaitForRun(t, r.ID, endedOrAwaitsApproval)
+	r = b.WaitForRun(t, r.ID, reconciled.EndedOrAwaitsApproval)
 	if got := b.DB.QueryStrings(t, deleted); r.Status != runs.Done || len(got) != 4 {
 		t.Errorf("approved, %s, deleted are %q: %s", r.Status, got, r.Detail)
-	}
-}
-
-// wantApprovalRequest waits until a run with a number of approvals awaits another one with the
-// given words.
-func (b *testEnv) wantApprovalRequest(t *testing.T, run int64, approvals int, words string) {
-	t.Helper()
-	r := b.WaitForRun(t, run, func(r *runs.Run) bool {
-		return r.Status.Ended() || r.Status == runs.AwaitingApproval && len(r.Approvals) == approvals
-	})
-	if r.Status != runs.AwaitingApproval || !strings.Contains(r.Detail, words) {
-		t.Fatalf("%s, want %q: %s", r.Status, words, r.Detail)
 	}
 }
 
@@ -168,34 +148,34 @@ func (b *testEnv) wantApprovalRequest(t *testing.T, run int64, approvals int, wo
 // asks for that first, and again for each other key. Each approval is stored separately.
 func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
 	t.Parallel()
-	b := newMirroredEnv(t, 230, livingOptions(40))
+	b := reconciled.NewMirroredEnv(t, 230, reconciled.LivingOptions(40))
 	var shown atomic.Bool
 	shown.Store(true)
-	r := b.runnerWithoutEvents(t, 0, func(id string) bool { return shown.Load() && id >= "obj_30" && id <= "obj_39" })
+	r := b.RunnerWithoutEvents(t, 0, func(id string) bool { return shown.Load() && id >= "obj_30" && id <= "obj_39" })
 	keyed := func(key string) {
-		r.Sources.Replace(b.sourceWith(func(s *providerapi.Source) {
-			s.Reader, s.API = withoutEvents{sim.Provider{}},
+		r.Sources.Replace(b.SourceWith(func(s *providerapi.Source) {
+			s.Reader, s.API = reconciled.WithoutEvents{ObjectLister: sim.Provider{}},
 				&provider.API{Concurrency: 2, Key: provider.Secret{Name: "api.key", Value: []byte(key)}}
 		}))
 	}
 	keyed("key_of_ours")
-	b.startReconciler(t, r)
-	run := b.startRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.wantApprovalRequest(t, run, 0, "of 40 living objects of type thing are in the mirror and missing")
+	b.StartReconciler(t, r)
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
+	b.WantApprovalRequest(t, run, 0, "of 40 living objects of type thing are in the mirror and missing")
 	shown.Store(false)
-	refetches := b.refetchCount(t)
-	b.approve(t, run, "they are gone")
-	b.wantApprovalRequest(t, run, 1, "nothing shows that the key")
+	refetches := b.RefetchCount(t)
+	b.Approve(t, run, "they are gone")
+	b.WantApprovalRequest(t, run, 1, "nothing shows that the key")
 	keyed("key_of_others")
-	b.approve(t, run, "the key is right")
-	b.wantApprovalRequest(t, run, 2, "nothing shows that the key")
+	b.Approve(t, run, "the key is right")
+	b.WantApprovalRequest(t, run, 2, "nothing shows that the key")
 	if deleted, made := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`),
-		b.refetchCount(t)-refetches; len(deleted) > 0 ||
+		b.RefetchCount(t)-refetches; len(deleted) > 0 ||
 		made != 0 {
 		t.Errorf("with a key that was not approved %q are deleted, %d refetches made", deleted, made)
 	}
-	b.approve(t, run, "this one too")
-	got := b.waitForEnd(t, run)
+	b.Approve(t, run, "this one too")
+	got := b.WaitForEnd(t, run)
 	if got.Status != runs.Done || got.Counts[objectscan.Orphans] != 30 || len(got.Approvals) != 3 {
 		t.Fatalf("%s %v, %+v: %s", got.Status, got.Counts, got.Approvals, got.Detail)
 	}
@@ -220,11 +200,11 @@ func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
 func TestObjectScan_configuredListMissing_isSkipped(t *testing.T) {
 	t.Parallel()
 	for _, bulk := range [][]string{nil, {"gift_card"}} {
-		b := newShopifyEnv(t, shopifyfake.Options{Seed: 3}, objectSet{name: "product", n: 10})
-		b.api.Bulk = bulk
-		b.api.Types = map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCardz"}}
-		b.startReconciler(t, b.runner(t))
-		r := b.WaitForRun(t, b.startScan(t, ""), func(r *runs.Run) bool {
+		b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 3}, reconciled.ObjectSet{Name: "product", N: 10})
+		b.API.Bulk = bulk
+		b.API.Types = map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCardz"}}
+		b.StartReconciler(t, b.Runner(t))
+		r := b.WaitForRun(t, b.StartScan(t, ""), func(r *runs.Run) bool {
 			return r.Status.Ended() ||
 				r.ConsecutiveFailures > 5
 		})
@@ -232,7 +212,7 @@ func TestObjectScan_configuredListMissing_isSkipped(t *testing.T) {
 			r.Counts[objectscan.Unrepaired] != 0 {
 			t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 		}
-		r = b.WaitForRun(t, b.startScan(t, "gift_card"), func(r *runs.Run) bool {
+		r = b.WaitForRun(t, b.StartScan(t, "gift_card"), func(r *runs.Run) bool {
 			return r.Status.Ended() ||
 				r.ConsecutiveFailures > 5
 		})
@@ -245,22 +225,22 @@ func TestObjectScan_configuredListMissing_isSkipped(t *testing.T) {
 // A run ends with a remedy if the control call of a configured API does not exist.
 func TestReconcile_controlCallMissing_failsTheRun(t *testing.T) {
 	t.Parallel()
-	b := newRESTEnv(t, "control: /me", "control: /things/nobody")
-	b.fake.Set("a", "one", time.Second)
-	b.deliver(t, b.fake.Events())
-	b.fake.Set("a", "", time.Second) // it is deleted
-	b.fake.Advance(time.Minute)
-	b.startReconciler(t, b.runner)
+	b := reconciled.NewRESTEnv(t, "control: /me", "control: /things/nobody")
+	b.Fake.Set("a", "one", time.Second)
+	b.Deliver(t, b.Fake.Events())
+	b.Fake.Set("a", "", time.Second) // it is deleted
+	b.Fake.Advance(time.Minute)
+	b.StartReconciler(t, b.Runner)
 	for _, o := range []reconcile.Params{{Scope: reconcile.Objects}, {Scope: reconcile.Object, Type: "thing",
 		ID: "a"}} {
 		o.Source = b.Source
-		id := b.startRun(t, o)
-		r := b.WaitForRun(t, id, endedOrDeferred)
+		id := b.StartRun(t, o)
+		r := b.WaitForRun(t, id, reconciled.EndedOrDeferred)
 		if r.Status != runs.Failed || !strings.Contains(r.Detail, "does not find the resource that checks the key") {
 			t.Errorf("%s: %s after %d: %s", o.Scope, r.Status, r.ConsecutiveFailures, r.Detail)
 		}
 	}
-	wantNone(t, b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`))
+	reconciled.WantNone(t, b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`))
 }
 
 // A type whose list keeps failing is skipped. The other types are complete, this one is not. A run
@@ -272,26 +252,27 @@ func TestObjectScan_lastingListFailure_skipsTheType(t *testing.T) {
 		for _, down := range []bool{false, true} {
 			t.Run(name+map[bool]string{true: ", down"}[down], func(t *testing.T) {
 				t.Parallel()
-				f := newGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-3 * time.Hour)}, nil)
-				f.fake.OpenIssue(0)
-				f.fake.Advance(time.Minute)
-				source := *f.source
+				f := reconciled.NewGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-3 * time.Hour)}, nil)
+				f.Fake.OpenIssue(0)
+				f.Fake.Advance(time.Minute)
+				source := *f.APISource
 				requested := false
-				source.Caller = interceptingCaller{f.source.Caller, func(c provider.Call) *providerapi.Response {
-					isList := strings.HasSuffix(c.Path, "/deployments")
-					if requested = requested || isList; isList || down && requested {
-						return errorResponse(http.StatusInternalServerError)
-					}
-					return nil
-				}}
-				r := f.runner()
+				source.Caller = reconciled.InterceptingCaller{Caller: f.APISource.Caller,
+					Intercept: func(c provider.Call) *providerapi.Response {
+						isList := strings.HasSuffix(c.Path, "/deployments")
+						if requested = requested || isList; isList || down && requested {
+							return reconciled.ErrorResponse(http.StatusInternalServerError)
+						}
+						return nil
+					}}
+				r := f.Runner()
 				r.Sources.Replace(&source)
-				f.startReconciler(t, r)
+				f.StartReconciler(t, r)
 				params := params
 				params.Source = f.Source
-				id := f.startRun(t, params)
-				got := f.WaitForRun(t, id, endedOrDeferred)
-				complete := queryOne[string](t, f.testEnv, completeSQL)
+				id := f.StartRun(t, params)
+				got := f.WaitForRun(t, id, reconciled.EndedOrDeferred)
+				complete := reconciled.QueryOne[string](t, f.Env, reconciled.CompleteSQL)
 				if down {
 					if got.Status.Ended() {
 						t.Errorf("%s: %s", got.Status, got.Detail)
@@ -299,9 +280,9 @@ func TestObjectScan_lastingListFailure_skipsTheType(t *testing.T) {
 					return
 				}
 				if params.Type == "" {
-					wantCounts(t, got, counts{objectscan.NotListable: 1})
+					reconciled.WantCounts(t, got, reconciled.Counts{objectscan.NotListable: 1})
 				} else {
-					wantRunFailed(t, got, "deployment", "500")
+					reconciled.WantRunFailed(t, got, "deployment", "500")
 				}
 				if strings.Contains(complete, "deployment") ||
 					strings.Contains(complete, "type issue") != (params.Type == "") {

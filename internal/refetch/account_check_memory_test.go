@@ -1,4 +1,4 @@
-package reconcile_test
+package refetch_test
 
 import (
 	"context"
@@ -13,13 +13,14 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
 // checkedKeyEnv is a shop with a process that has verified its key in a refetch of a missing
 // invoice. More invoices are missing.
 type checkedKeyEnv struct {
-	*stripeEnv
+	*reconciled.StripeEnv
 	reconciler *reconcile.Runner
 	// removed are missing invoices, and existing is one that exists.
 	removed  []string
@@ -33,22 +34,22 @@ type checkedKeyEnv struct {
 // newCheckedKeyEnv makes the first refetch, which looks up an event.
 func newCheckedKeyEnv(t *testing.T) *checkedKeyEnv {
 	t.Helper()
-	b := &checkedKeyEnv{stripeEnv: newStripeEnv(t, "", stripefake.Options{Seed: 51})}
+	b := &checkedKeyEnv{StripeEnv: reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 51})}
 	for range 5 {
-		b.removed = append(b.removed, b.fake.Create("", "invoice", nil))
+		b.removed = append(b.removed, b.Fake.Create("", "invoice", nil))
 	}
-	b.existing = b.fake.Create("", "invoice", nil)
-	b.deliver(t, loseNone)
-	b.fake.Advance(2 * time.Minute)
+	b.existing = b.Fake.Create("", "invoice", nil)
+	b.Deliver(t, reconciled.LoseNone)
+	b.Fake.Advance(2 * time.Minute)
 	for _, id := range b.removed {
-		b.fake.DeleteWithoutEvent("", id)
+		b.Fake.DeleteWithoutEvent("", id)
 	}
-	var ours http.Handler = b.fake
+	var ours http.Handler = b.Fake
 	b.handler.Store(&ours)
-	b.reconciler = b.runner(t, b.apiAt(serve(t, func(w http.ResponseWriter, r *http.Request) {
+	b.reconciler = b.Runner(t, b.APIAt(reconciled.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		(*b.handler.Load()).ServeHTTP(w, r)
-	})), sameCaller)
-	b.stop = b.startReconciler(t, b.reconciler)
+	})), reconciled.SameCaller)
+	b.stop = b.StartReconciler(t, b.reconciler)
 	b.wantDeleted(t, b.removed[0], 1)
 	return b
 }
@@ -56,9 +57,9 @@ func newCheckedKeyEnv(t *testing.T) *checkedKeyEnv {
 // refetch refetches an invoice, and returns the run and the number of samples that were looked up.
 func (b *checkedKeyEnv) refetch(t *testing.T, id string) (r *runs.Run, samples int) {
 	t.Helper()
-	before := len(b.fake.Requests())
-	r = b.runToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "invoice", ID: id})
-	for _, call := range b.fake.Requests()[before:] {
+	before := len(b.Fake.Requests())
+	r = b.RunToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "invoice", ID: id})
+	for _, call := range b.Fake.Requests()[before:] {
 		if call.Path != "/v1/invoices/"+id && call.Path != "/v1/events" { // the object, and the control call
 			samples++
 		}
@@ -95,7 +96,7 @@ func TestAccountCheck_verifiedKey_isRemembered(t *testing.T) {
 	b.wantDeleted(t, b.removed[1], 0)
 	b.stop()
 	b.reconciler.Limits.AccountCheckTTL = 0 // for later checks
-	b.startReconciler(t, b.reconciler)
+	b.StartReconciler(t, b.reconciler)
 	b.wantDeleted(t, b.removed[2], 0)
 	b.reconciler.ResetAccountChecks()
 	b.wantDeleted(t, b.removed[3], 1)
@@ -118,7 +119,7 @@ func TestAccountCheck_resetDuringCheck_checksAgain(t *testing.T) {
 	t.Parallel()
 	b := newCheckedKeyEnv(t)
 	doubted := false
-	for _, s := range b.runner(t, b.apiAt(b.fake.URL), func(c providerapi.Caller) providerapi.Caller {
+	for _, s := range b.Runner(t, b.APIAt(b.Fake.URL), func(c providerapi.Caller) providerapi.Caller {
 		return callHook{c, func(call provider.Call) {
 			if strings.HasPrefix(call.Path, "/v1/events/") && !doubted {
 				doubted = true
@@ -143,17 +144,17 @@ func TestAccountCheck_changedKey_checksAgain(t *testing.T) {
 		reason         string
 	}{
 		"rejected": {
-			func(_ *testing.T, b *checkedKeyEnv) { b.fake.SetFaults(stripefake.Faults{Revoked: true}) },
+			func(_ *testing.T, b *checkedKeyEnv) { b.Fake.SetFaults(stripefake.Faults{Revoked: true}) },
 			func(t *testing.T, b *checkedKeyEnv) {
-				b.fake.SetFaults(stripefake.Faults{})
+				b.Fake.SetFaults(stripefake.Faults{})
 				b.DB.Exec(t, `UPDATE rate_budgets SET blocked_until = now()`) // otherwise calls are blocked for a while
 			}, "api.key",
 		},
 		"of another configuration": {
 			func(t *testing.T, b *checkedKeyEnv) {
-				b.useAPI(t, serve(t, b.otherAccountAPI(t, "invoice", 10).ServeHTTP))
+				b.useAPI(t, reconciled.Serve(t, b.OtherAccountAPI(t, "invoice", 10).ServeHTTP))
 			},
-			func(t *testing.T, b *checkedKeyEnv) { b.useAPI(t, b.fake.URL) }, otherAccountKey,
+			func(t *testing.T, b *checkedKeyEnv) { b.useAPI(t, b.Fake.URL) }, otherAccountKey,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +171,7 @@ func TestAccountCheck_changedKey_checksAgain(t *testing.T) {
 
 // useAPI replaces the configuration with one for another API.
 func (b *checkedKeyEnv) useAPI(t *testing.T, url string) {
-	for _, s := range b.runner(t, b.apiAt(url), sameCaller).Sources.All() {
+	for _, s := range b.Runner(t, b.APIAt(url), reconciled.SameCaller).Sources.All() {
 		b.reconciler.Sources.Replace(s)
 	}
 }
@@ -178,26 +179,27 @@ func (b *checkedKeyEnv) useAPI(t *testing.T, url string) {
 // A sample object that is missing itself is not used again.
 func TestAccountCheck_sampleObjectMissing_usesAnother(t *testing.T) {
 	t.Parallel()
-	b := newMirroredEnv(t, 234, livingOptions(4))
+	b := reconciled.NewMirroredEnv(t, 234, reconciled.LivingOptions(4))
 	gone := map[string]bool{}
 	var shows []string // the objects that were found
-	r := b.runnerWithoutEvents(t, 0, func(id string) bool { return !gone[id] })
-	answers := b.api.intercept
-	b.api.intercept = func(c provider.Call) (*providerapi.Response, error) {
+	r := b.RunnerWithoutEvents(t, 0, func(id string) bool { return !gone[id] })
+	answers := b.API.Intercept
+	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if id, ok := strings.CutPrefix(c.Path, "/things/"); ok && !gone[id] {
 			shows = append(shows, id)
 		}
 		return answers(c)
 	}
-	b.startReconciler(t, r)
+	b.StartReconciler(t, r)
 	refetchMissing := func(id string) (found []string) {
 		t.Helper()
-		b.api.mu.Lock()
+		b.API.Mu.Lock()
 		gone[id], shows = true, nil
-		b.api.mu.Unlock()
-		wantRunDone(t, b.waitForEnd(t, b.startRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: id})))
-		b.api.mu.Lock()
-		defer b.api.mu.Unlock()
+		b.API.Mu.Unlock()
+		reconciled.WantRunDone(t,
+			b.WaitForEnd(t, b.StartRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: id})))
+		b.API.Mu.Lock()
+		defer b.API.Mu.Unlock()
 		return shows
 	}
 	first := refetchMissing("obj_4")
@@ -220,16 +222,16 @@ func TestAccountCheck_sampleObjectMissing_usesAnother(t *testing.T) {
 func TestAccountCheck_withoutEvents_remembersTheObject(t *testing.T) {
 	t.Parallel()
 	b, first := newQuietStripeEnv(t, 5)
-	k := &checkedKeyEnv{stripeEnv: b}
-	b.startReconciler(t, b.runner(t, b.apiAt(b.fake.URL), sameCaller))
+	k := &checkedKeyEnv{StripeEnv: b}
+	b.StartReconciler(t, b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller))
 	k.wantDeleted(t, first, 1) // an object that exists
 	requested := map[string]bool{}
-	for _, r := range b.fake.Requests() {
+	for _, r := range b.Fake.Requests() {
 		requested[r.Path] = true
 	}
-	for _, o := range b.fake.CurrentObjects() {
+	for _, o := range b.Fake.CurrentObjects() {
 		if o.Type == "invoice" && o.Body != nil && !requested["/v1/invoices/"+o.ID] {
-			b.fake.DeleteWithoutEvent("", o.ID)
+			b.Fake.DeleteWithoutEvent("", o.ID)
 			k.wantDeleted(t, o.ID, 0)
 			return
 		}

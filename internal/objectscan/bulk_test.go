@@ -1,0 +1,233 @@
+package objectscan_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	diff "github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/objectscan"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
+	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
+)
+
+// One bulk operation lists all objects of a type. A second scan finds all equal, with a few calls.
+func TestObjectScan_bulkFile_listsEachType(t *testing.T) {
+	t.Parallel()
+	b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 3, BulkPlan: shopifyfake.BulkPlan{PollsUntilDone: 2}},
+		reconciled.ObjectSet{Name: "inventory_item", N: 12}, reconciled.ObjectSet{Name: "location", N: 3},
+		reconciled.ObjectSet{Name: "inventory_level", N: 30}, reconciled.ObjectSet{Name: "product", N: 60},
+		reconciled.ObjectSet{Name: "order", N: 40})
+	b.StartReconciler(t, b.Runner(t))
+	for _, name := range []string{"product", "order", "inventory_level", "inventory_item", "location"} {
+		first := b.WaitForScan(t, b.StartScan(t, name))
+		if name != "location" && name != "inventory_item" &&
+			(first[reconcile.Missing] == 0 || first[objectscan.Orphans] == 0) {
+			t.Errorf("%s: counts %v: the test is too easy", name, first)
+		}
+		reconciled.WantNone(t, b.TypeDifferences(t, name))
+		b.Fake.ResetRequests()
+		begun, downloads := b.Fake.BulkCount(), len(b.CheckDownloads(t))
+		again := b.WaitForScan(t, b.StartScan(t, name))
+		if again[objectscan.Equal] != again[reconcile.Processed] || again[reconcile.Processed] == 0 {
+			t.Errorf("%s: a second scan counted %v", name, again)
+		}
+		if calls := len(b.Fake.Requests()); calls > 6 || b.Fake.BulkCount() != begun+1 ||
+			len(b.CheckDownloads(t)) != downloads+1 {
+			t.Errorf("%s: a second scan made %d calls, %d operations and %d downloads", name, calls,
+				b.Fake.BulkCount()-begun, len(b.CheckDownloads(t))-downloads)
+		}
+	}
+}
+
+// The process is killed at many statements, and operations and files fail. Each object counts once,
+// as in an undisturbed scan, and none is skipped.
+func TestObjectScan_bulkFileAndKills_countsEachObjectOnce(t *testing.T) {
+	t.Parallel()
+	objects := reconciled.ObjectSet{Name: "product", N: 60}
+	o := shopifyfake.Options{Seed: 4}
+	calm := reconciled.NewShopifyEnv(t, o, objects)
+	calm.StartReconciler(t, calm.Runner(t))
+	want := calm.WaitForScan(t, calm.StartScan(t, "product"))
+	for name, plan := range map[string]shopifyfake.BulkPlan{
+		"operations": {OtherRunning: 2, PollsUntilDone: 3, FailedOperations: 1, CanceledOperations: 1,
+			ExpiredOperations: 1, UnknownID: 1},
+		"files": {ExpiredURL: 1, TruncatedFile: 4, TruncatedAtLine: 3, FileServerError: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := o
+			o.Faults = shopifyfake.Faults{Throttled: 5, ServerError: 5, Dropped: 5}
+			wild := reconciled.NewShopifyEnv(t, o, objects)
+			wild.Fake.SetBulk(plan)
+			r, d := wild.Runner(t), &reconciled.CancelAfterStatements{}
+			reconciled.TraceStatements(t, r, d)
+			var attempts atomic.Int64
+			wild.StartRunner(t, "one", 0,
+				map[string]runs.Executor{reconcile.Job: func(ctx context.Context, h *runs.Lease,
+					log *slog.Logger) (runs.Status, error) {
+					ctx, cancel := context.WithCancel(ctx)
+					defer cancel()
+					d.Mu.Lock()
+					d.Remaining, d.Cancel = int(attempts.Add(1))*reconciled.StatementsPerAttempt(), cancel
+					d.Mu.Unlock()
+					return r.Execute(ctx, h, log)
+				}})
+			got := wild.WaitForScan(t, wild.StartScan(t, "product"))
+			if d := diff.Diff(want, got); d != "" {
+				t.Errorf("counts (-undisturbed +killed): %s", d)
+			}
+			reconciled.WantNone(t, wild.TypeDifferences(t, "product"))
+			left := wild.Fake.RemainingBulkPlan()
+			if left.PollsUntilDone = 0; left != (shopifyfake.BulkPlan{}) ||
+				int(attempts.Load())*reconciled.StatementsPerAttempt() < 12 {
+				t.Errorf("%+v has not occurred, in %d attempts: the test is too easy", left, attempts.Load())
+			}
+			resumed := 0
+			for _, one := range wild.CheckDownloads(t) {
+				if !strings.HasSuffix(one.Path, " 0") {
+					resumed++
+				}
+			}
+			if name != "operations" && resumed == 0 {
+				t.Error("no download continued after an interruption")
+			}
+		})
+	}
+}
+
+// An empty list is complete. The partial file of a failed operation is not used. An operation that
+// fails repeatedly fails the run.
+func TestObjectScan_failedOrEmptyBulkFile_isNotTrusted(t *testing.T) {
+	t.Parallel()
+	for text, plan := range map[string]shopifyfake.BulkPlan{
+		"answered that the bulk operation is FAILED": {FailedOperations: 6},
+		"ended with ACCESS_DENIED":                   {DeniedOperations: 1},
+	} {
+		b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 6, BulkPlan: plan},
+			reconciled.ObjectSet{Name: "product", N: 25})
+		b.StartReconciler(t, b.Runner(t))
+		r := b.WaitForEnd(t, b.StartScan(t, "product"))
+		if r.Status != runs.Failed || !strings.Contains(r.Detail, text) || r.Counts[reconcile.Processed] != 0 ||
+			len(b.CheckDownloads(t)) != 0 {
+			t.Errorf("%s with %v after %d downloads: %s", r.Status, r.Counts, len(b.CheckDownloads(t)), r.Detail)
+		}
+	}
+	b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 7, BulkPlan: shopifyfake.BulkPlan{PollsUntilDone: 1}})
+	b.StartReconciler(t, b.Runner(t))
+	if counts := b.WaitForScan(t, b.StartScan(t, "product")); counts[reconcile.Processed] != 0 ||
+		len(b.CheckDownloads(t)) != 0 {
+		t.Errorf("an empty shop counted %v", counts)
+	}
+}
+
+// Types that only the configuration describes are scanned like others: all objects, changed ones
+// and deleted ones.
+func TestObjectScan_configuredType_isScanned(t *testing.T) {
+	t.Parallel()
+	b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 9})
+	b.API.Types, b.API.Bulk = map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCards",
+		Changed: true}}, nil
+	var ids []string
+	for range 12 {
+		ids = append(ids, b.Fake.Create("gift_card"))
+	}
+	b.Fake.Advance(2 * time.Minute)
+	b.StartReconciler(t, b.Runner(t))
+	counts := b.WaitForScan(t, b.StartScan(t, "gift_card"))
+	if counts[objectscan.Repaired] != 12 {
+		t.Errorf("a first scan counted %v", counts)
+	}
+	b.Fake.Change("gift_card", ids[1], true)
+	b.Fake.Delete("gift_card", ids[2], true)
+	b.Fake.Advance(2 * time.Minute)
+	counts = b.WaitForScan(t, b.StartScan(t, "gift_card"))
+	if counts[objectscan.MirrorOlder] != 1 || counts[objectscan.Orphans] != 1 || counts[objectscan.Repaired] != 2 ||
+		counts[objectscan.Equal] != 10 {
+		t.Errorf("a second scan counted %v", counts)
+	}
+	reconciled.WantNone(t, b.TypeDifferences(t, "gift_card"))
+	if got := b.DB.QueryStrings(t, `SELECT state->>'note' FROM objects WHERE object_id = '`+ids[1]+
+		`'`)[0]; got != "change 1" {
+		t.Errorf("the changed card is %q", got)
+	}
+}
+
+// A scan works without the size of the file, and with a server that ignores ranges.
+func TestObjectScan_bulkFileWithoutSize_isRead(t *testing.T) {
+	t.Parallel()
+	for _, plan := range []shopifyfake.BulkPlan{{WithoutSize: true, TruncatedFile: 2},
+		{IgnoresRange: true, TruncatedFile: 3, TruncatedAtLine: 2}} {
+		b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 8, BulkPlan: plan},
+			reconciled.ObjectSet{Name: "product", N: 25})
+		b.StartReconciler(t, b.Runner(t))
+		b.WaitForScan(t, b.StartScan(t, "product"))
+		reconciled.WantNone(t, b.TypeDifferences(t, "product"))
+	}
+}
+
+func waitsForBulk(r *runs.Run) bool {
+	return strings.Contains(r.Detail, "one of the app's bulk operations")
+}
+
+// Runs that wait for files do not block other runs.
+func TestObjectScan_runsWaitingForBulk_blockNoOtherRun(t *testing.T) {
+	t.Parallel()
+	b := reconciled.NewShopifyEnv(t,
+		shopifyfake.Options{Seed: 5, BulkPlan: shopifyfake.BulkPlan{OtherRunning: 1 << 20}},
+		reconciled.ObjectSet{Name: "product", N: 25}, reconciled.ObjectSet{Name: "order", N: 5},
+		reconciled.ObjectSet{Name: "location", N: 3})
+	b.API.Bulk = []string{"product", "order"}
+	b.StartReconciler(t, b.Runner(t))
+	for _, objectType := range []string{"product", "order", "product"} {
+		b.WaitForRun(t, b.StartScan(t, objectType), waitsForBulk)
+	}
+	reconciled.WantRunDone(t, b.WaitForEnd(t, b.StartScan(t, "location")))
+}
+
+// While one list waits for its file, the run reports that without a failure and scans the other
+// types. It appends no event of the waiting type.
+func TestObjectScan_typeWaitingForBulk_blocksNoOtherType(t *testing.T) {
+	t.Parallel()
+	b := reconciled.NewShopifyEnv(t,
+		shopifyfake.Options{Seed: 5, BulkPlan: shopifyfake.BulkPlan{OtherRunning: 1 << 20}},
+		reconciled.ObjectSet{Name: "inventory_item", N: 25}, reconciled.ObjectSet{Name: "product", N: 15})
+	b.API.Bulk = []string{"inventory_item"}
+	b.StartReconciler(t, b.Runner(t))
+	run := b.StartScan(t, "")
+	r := b.WaitForRun(t, run, func(r *runs.Run) bool {
+		return waitsForBulk(r) && slices.Contains(b.DB.QueryStrings(t, `SELECT object_type FROM object_scans
+			WHERE phase = 'done'`),
+			"product")
+	})
+	if r.ConsecutiveFailures != 0 || r.Status != runs.Running {
+		t.Errorf("%s, deferred %d times: %s", r.Status, r.ConsecutiveFailures, r.Detail)
+	}
+	b.WantRows(t, `SELECT object_type FROM object_scans WHERE phase <> 'done'`, "inventory_item")
+	b.Fake.SetBulk(shopifyfake.BulkPlan{PollsUntilDone: 1 << 20})
+	b.WaitForRun(t, run, func(r *runs.Run) bool {
+		return strings.Contains(r.Detail, "not there yet: bulk operation 4000000001")
+	})
+	b.WantRows(t, `SELECT event_id FROM events WHERE origin = 'reconcile' AND object_type = 'inventory_item'`)
+	b.SetStatus(t, run, runs.Cancelled)
+	b.WaitForEnd(t, run)
+}
+
+// A missing draft order is deleted even if the key may not read old orders.
+func TestObjectScan_draftOrdersWithoutOldOrders_deletesMissing(t *testing.T) {
+	t.Parallel()
+	b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 3, Scopes: []string{"read_draft_orders"}},
+		reconciled.ObjectSet{Name: "draft_order", N: 20})
+	b.API.Bulk = nil
+	b.StartReconciler(t, b.Runner(t))
+	r := b.WaitForEnd(t, b.StartScan(t, "draft_order"))
+	reconciled.WantCounts(t, r, reconciled.Counts{objectscan.Orphans: 2, objectscan.Unrepaired: 0})
+}

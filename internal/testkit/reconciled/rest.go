@@ -1,0 +1,204 @@
+package reconciled
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/restfake"
+)
+
+// RESTEnv is a source of a provider that only a configuration describes: the example.
+type RESTEnv struct {
+	*Env
+	Fake     *restfake.Fake
+	Endpoint config.Endpoint
+	Runner   *reconcile.Runner
+	// BeforeCall is called before each call of the runner.
+	BeforeCall func(provider.Call)
+}
+
+const thingsSource = "things"
+
+// NewRESTEnv makes the source. The edits are pairs of a text of the example and its replacement.
+func NewRESTEnv(t *testing.T, edits ...string) *RESTEnv {
+	t.Helper()
+	text, err := os.ReadFile("../../examples/any-api/postern.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &RESTEnv{Fake: restfake.NewWithoutFaults(t), Env: newEnvWithoutAPI(t)}
+	env := map[string]string{"DATABASE_URL": "postgres://x", "NATS_URL": "nats://x", "THINGS_SECRET": restfake.Secret,
+		"THINGS_API": b.Fake.URL, "THINGS_API_KEY": restfake.Key}
+	cfg, err := config.Parse([]byte(strings.NewReplacer(edits...).Replace(string(text))),
+		func(name string) string { return env[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Endpoint = cfg.Endpoints()[0]
+	b.Endpoint.API.Rate = 1000
+	known, err := events.RegisterSources(t.Context(), b.Pool, map[string]string{thingsSource: "hmac"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Source = known.Number[thingsSource]
+	b.Sources[thingsSource] = apply.Source{Number: b.Source, Config: b.Endpoint.Source,
+		Provider: b.Endpoint.Provider, RefetchReader: b.Endpoint.RefetchReader()}
+	b.Proc = b.Applier(t, nil, thingsSource)
+	b.Runner = b.SourceRunner(t)
+	return b
+}
+
+// changingCaller calls BeforeCall of the environment before each call.
+type changingCaller struct {
+	providerapi.Caller
+	env *RESTEnv
+}
+
+func (c changingCaller) Do(ctx context.Context, call provider.Call) (*providerapi.Response, error) {
+	if c.env.BeforeCall != nil {
+		c.env.BeforeCall(call)
+	}
+	return c.Caller.Do(ctx, call)
+}
+
+// SourceRunner makes a runner that calls the API over HTTP.
+func (b *RESTEnv) SourceRunner(t *testing.T) *reconcile.Runner {
+	t.Helper()
+	s, e := &providerapi.Sources{}, b.Endpoint
+	source := &providerapi.Source{Name: thingsSource, Number: b.Source, Config: e.Source, API: e.API,
+		Provider: e.Provider, Reader: e.Reader}
+	source.Caller = changingCaller{newClient(t, b.Pool, source), b}
+	s.Replace(source)
+	settings := reconcile.DefaultSettings
+	settings.RetryDelay = 10 * time.Millisecond
+	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.gateway, Applier: b.Proc, Sources: s,
+		Limits: refetch.DefaultLimits}, Settings: settings}
+}
+
+// Deliver appends and applies webhooks, received at the API's time.
+func (b *RESTEnv) Deliver(t *testing.T, bodies [][]byte) {
+	t.Helper()
+	ds := make([]*provider.Delivery, len(bodies))
+	for i, body := range bodies {
+		ds[i] = &provider.Delivery{Header: http.Header{}, Body: body, ReceivedAt: b.Fake.Now()}
+	}
+	applied.AppendAndApply(t, b.gateway, b.Proc, b.Sources[thingsSource], ds...)
+}
+
+// ThingDifferences returns the things that differ from the API.
+func (b *RESTEnv) ThingDifferences(t *testing.T) (wrong []string) {
+	t.Helper()
+	here := map[string]string{}
+	rows, err := b.DB.Pool.Query(t.Context(), `SELECT object_id, deleted, coalesce(state::text, 'null'), ambiguous
+		OR refetch_after <> 0 FROM objects WHERE source = $1 AND object_type = 'thing'`, b.Source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id, state string
+		var deleted, pending bool
+		if err := rows.Scan(&id, &deleted, &state, &pending); err != nil {
+			t.Fatal(err)
+		}
+		var thing struct{ Name string }
+		if err := json.Unmarshal([]byte(state), &thing); err != nil {
+			t.Fatal(err)
+		}
+		here[id] = thing.Name
+		if deleted {
+			here[id] = ""
+		}
+		if pending {
+			wrong = append(wrong, id+" has a pending refetch")
+		}
+	}
+	for id, name := range b.Fake.CurrentNames() {
+		if here[id] != name {
+			wrong = append(wrong, fmt.Sprintf("%s is %q in the mirror and %q in the API", id, here[id], name))
+		}
+	}
+	return wrong
+}
+
+// StartOwnRun requests a reconciliation of the source.
+func (b *RESTEnv) StartOwnRun(t *testing.T, o reconcile.Params) int64 {
+	t.Helper()
+	o.Source = b.Source
+	run := b.StartRun(t, o)
+	return run
+}
+
+// ChangeAndDeliverHalf creates, changes and deletes things, and delivers half of the webhooks.
+func (b *RESTEnv) ChangeAndDeliverHalf(t *testing.T, seed uint64, changes int) {
+	t.Helper()
+	r, from := rand.New(rand.NewPCG(seed, 61)), len(b.Fake.Events())
+	for range changes {
+		name := fmt.Sprint("name ", r.IntN(1000))
+		if r.IntN(6) == 0 {
+			name = ""
+		}
+		b.Fake.Set(fmt.Sprintf("t%02d", r.IntN(40)), name, time.Duration(500+r.IntN(3000))*time.Millisecond)
+	}
+	var kept [][]byte
+	for _, body := range b.Fake.Events()[from:] {
+		if r.IntN(2) == 0 {
+			kept = append(kept, body)
+		}
+	}
+	r.Shuffle(len(kept), func(i, k int) { kept[i], kept[k] = kept[k], kept[i] })
+	b.Deliver(t, kept)
+	b.Fake.Advance(time.Minute)
+	if len(b.ThingDifferences(t)) == 0 {
+		t.Fatal("there are no differences: the test is too easy")
+	}
+}
+
+// CountLog returns the number of events and of keys in the log.
+func (b *RESTEnv) CountLog(t *testing.T) (stored, keys int) {
+	t.Helper()
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*), (SELECT count(*) FROM event_keys) FROM events`).Scan(
+		&stored, &keys); err != nil {
+		t.Fatal(err)
+	}
+	return stored, keys
+}
+
+// WithRepublisher applies the events without an outcome before each attempt, as the republisher
+// does.
+func (b *RESTEnv) WithRepublisher(execute runs.Executor) runs.Executor {
+	return func(ctx context.Context, h *runs.Lease, log *slog.Logger) (runs.Status, error) {
+		rows, err := b.DB.Pool.Query(ctx, `SELECT id FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o
+			WHERE o.event_id = e.id)`)
+		if err != nil {
+			return "", err
+		}
+		left, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			return "", err
+		}
+		if _, err := b.Proc.PublishAndApply(ctx, left); err != nil {
+			return "", err
+		}
+		return execute(ctx, h, log)
+	}
+}
