@@ -25,8 +25,8 @@ import (
 func newEnvWithManyOrphans(t *testing.T) *reconciled.Env {
 	t.Helper()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddUnknownObjects(t, "aaa", "gone_", 90)
-	b.AddEachDrift(t)
+	addUnknownObjects(t, b, "aaa", "gone_", 90)
+	addEachDrift(t, b)
 	b.API.RespondTo(b.FoundResponse(`{"things":[]}`), "/aaas")
 	b.API.RespondTo(b.MissingResponse(), "/aaa/*")
 	return b
@@ -37,9 +37,9 @@ func newEnvWithManyOrphans(t *testing.T) *reconciled.Env {
 func TestObjectScan_typeAwaitingApproval_blocksNoOtherType(t *testing.T) {
 	t.Parallel()
 	b := newEnvWithManyOrphans(t)
-	b.StartAAAAndThing(t)
+	startAAAAndThing(t, b)
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.WaitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror")
+	waitForApprovalRequest(t, b, run, "90 of 90 living objects of type aaa are in the mirror")
 	if wrong := b.Differences(t); len(wrong) > 1 || b.TypeCompleteUntil(t).IsZero() { // one is newer than the list
 		t.Errorf("things are complete until %s, and %q", b.TypeCompleteUntil(t), wrong)
 	}
@@ -58,12 +58,12 @@ func TestObjectScan_typeAwaitingApproval_blocksNoOtherType(t *testing.T) {
 func TestObjectScan_severalTypesNeedApproval_askOnce(t *testing.T) {
 	t.Parallel()
 	b := newEnvWithManyOrphans(t)
-	b.AddUnknownObjects(t, "thing", "gone_", 40)
-	b.StartAAAAndThing(t)
+	addUnknownObjects(t, b, "thing", "gone_", 40)
+	startAAAAndThing(t, b)
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.WaitForApprovalRequest(t, run,
+	waitForApprovalRequest(t, b, run,
 		"90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the mirror")
-	b.AddUnknownObjects(t, "thing", "more_", 50) // fewer than were approved of aaa
+	addUnknownObjects(t, b, "thing", "more_", 50) // fewer than were approved of aaa
 	b.Approve(t, run, "they are gone")
 	r := b.WaitForRun(t, run, reconciled.EndedOrAwaitsApproval)
 	if a, n := reconciled.QueryOne[int64](t, b, `SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`),
@@ -79,14 +79,14 @@ func TestObjectScan_severalTypesNeedApproval_askOnce(t *testing.T) {
 func TestObjectScan_killedBeforeApproval_asksAgain(t *testing.T) {
 	t.Parallel()
 	b := newEnvWithManyOrphans(t)
-	b.AddUnknownObjects(t, "thing", "gone_", 40)
+	addUnknownObjects(t, b, "thing", "gone_", 40)
 	r := b.RunnerWith(func(s *providerapi.Source) {
-		s.Provider, s.Reader = reconciled.AAAAndThing{},
-			reconciled.AAAAndThing{}
+		s.Provider, s.Reader = aaaAndThing{},
+			aaaAndThing{}
 	})
 	b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: reconciled.KillRepeatedly(t, r)})
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.WaitForApprovalRequest(t, run,
+	waitForApprovalRequest(t, b, run,
 		"90 of 90 living objects of type aaa, 41 of 61 living objects of type thing are in the mirror")
 	reconciled.WantValue(t, b, 0, `SELECT count(*) FROM objects WHERE deleted AND object_id LIKE 'gone%'`)
 	b.Approve(t, run, "they are gone")
@@ -98,9 +98,9 @@ func TestObjectScan_otherTypeFails_stillAsksForApproval(t *testing.T) {
 	t.Parallel()
 	b := newEnvWithManyOrphans(t)
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusBadGateway), "/list")
-	b.StartAAAAndThing(t)
+	startAAAAndThing(t, b)
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.WaitForApprovalRequest(t, run, "90 of 90 living objects of type aaa are in the mirror")
+	waitForApprovalRequest(t, b, run, "90 of 90 living objects of type aaa are in the mirror")
 	b.Approve(t, run, "they are gone")
 	reconciled.WantCounts(t, b.WaitForEnd(t, run), reconciled.Counts{objectscan.Orphans: 90, objectscan.NotListable: 1})
 	if report := b.Report(t, run); !strings.Contains(report.Types[1].Reason, "502") ||
@@ -161,14 +161,14 @@ func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
 	keyed("key_of_ours")
 	b.StartReconciler(t, r)
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.WantApprovalRequest(t, run, 0, "of 40 living objects of type thing are in the mirror and missing")
+	wantApprovalRequest(t, b, run, 0, "of 40 living objects of type thing are in the mirror and missing")
 	shown.Store(false)
 	refetches := b.RefetchCount(t)
 	b.Approve(t, run, "they are gone")
-	b.WantApprovalRequest(t, run, 1, "nothing shows that the key")
+	wantApprovalRequest(t, b, run, 1, "nothing shows that the key")
 	keyed("key_of_others")
 	b.Approve(t, run, "the key is right")
-	b.WantApprovalRequest(t, run, 2, "nothing shows that the key")
+	wantApprovalRequest(t, b, run, 2, "nothing shows that the key")
 	if deleted, made := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`),
 		b.RefetchCount(t)-refetches; len(deleted) > 0 ||
 		made != 0 {
@@ -204,7 +204,7 @@ func TestObjectScan_configuredListMissing_isSkipped(t *testing.T) {
 		b.API.Bulk = bulk
 		b.API.Types = map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCardz"}}
 		b.StartReconciler(t, b.Runner(t))
-		r := b.WaitForRun(t, b.StartScan(t, ""), func(r *runs.Run) bool {
+		r := b.WaitForRun(t, startScan(t, b, ""), func(r *runs.Run) bool {
 			return r.Status.Ended() ||
 				r.ConsecutiveFailures > 5
 		})
@@ -212,7 +212,7 @@ func TestObjectScan_configuredListMissing_isSkipped(t *testing.T) {
 			r.Counts[objectscan.Unrepaired] != 0 {
 			t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 		}
-		r = b.WaitForRun(t, b.StartScan(t, "gift_card"), func(r *runs.Run) bool {
+		r = b.WaitForRun(t, startScan(t, b, "gift_card"), func(r *runs.Run) bool {
 			return r.Status.Ended() ||
 				r.ConsecutiveFailures > 5
 		})
@@ -290,5 +290,30 @@ func TestObjectScan_lastingListFailure_skipsTheType(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// waitForApprovalRequest waits until a run awaits approval with the given words, and checks that no
+// object of type "aaa" is deleted.
+func waitForApprovalRequest(t *testing.T, b *reconciled.Env, run int64, words ...string) {
+	t.Helper()
+	r := b.WaitForRun(t, run, reconciled.EndedOrAwaitsApproval)
+	for _, w := range words {
+		if r.Status != runs.AwaitingApproval || !strings.Contains(r.Detail, w) {
+			t.Errorf("%s: %s; want %q", r.Status, r.Detail, w)
+		}
+	}
+	reconciled.WantValue(t, b, 0, `SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`)
+}
+
+// wantApprovalRequest waits until a run with a number of approvals awaits another one with the
+// given words.
+func wantApprovalRequest(t *testing.T, b *reconciled.Env, run int64, approvals int, words string) {
+	t.Helper()
+	r := b.WaitForRun(t, run, func(r *runs.Run) bool {
+		return r.Status.Ended() || r.Status == runs.AwaitingApproval && len(r.Approvals) == approvals
+	})
+	if r.Status != runs.AwaitingApproval || !strings.Contains(r.Detail, words) {
+		t.Fatalf("%s, want %q: %s", r.Status, words, r.Detail)
 	}
 }

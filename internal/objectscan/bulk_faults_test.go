@@ -28,7 +28,7 @@ func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
 				w.Header().Set("Content-Range", fmt.Sprint("bytes */", cut))
 				w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 			})
-			b.StartWithDownload(t, func(ctx context.Context, c providerapi.Caller, address string,
+			startWithDownload(t, b, func(ctx context.Context, c providerapi.Caller, address string,
 				offset int64) (io.ReadCloser, error) {
 				if offset > 0 && !longer {
 					return c.Download(ctx, "", over, offset)
@@ -45,7 +45,7 @@ func TestObjectScan_bulkFileSizeDiffers_failsTheRun(t *testing.T) {
 				}
 				return io.NopCloser(bytes.NewReader(text[:cut])), err
 			})
-			r := b.WaitForRun(t, b.StartScan(t, "product"), func(r *runs.Run) bool {
+			r := b.WaitForRun(t, startScan(t, b, "product"), func(r *runs.Run) bool {
 				return r.Status.Ended() || r.ConsecutiveFailures > 3
 			})
 			says := map[bool]string{true: "the file has more bytes, and the API announced ",
@@ -69,7 +69,7 @@ func TestObjectScan_expiredBulkAddress_isRequestedAgain(t *testing.T) {
 			left := rejected
 			proxy := reconciled.Serve(t,
 				func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
-			b.StartWithDownload(t, func(ctx context.Context, c providerapi.Caller, address string,
+			startWithDownload(t, b, func(ctx context.Context, c providerapi.Caller, address string,
 				offset int64) (io.ReadCloser, error) {
 				if left > 0 {
 					left--
@@ -77,7 +77,7 @@ func TestObjectScan_expiredBulkAddress_isRequestedAgain(t *testing.T) {
 				}
 				return c.Download(ctx, "", address, offset)
 			})
-			r := b.WaitForEnd(t, b.StartScan(t, "product"))
+			r := b.WaitForEnd(t, startScan(t, b, "product"))
 			restarts := b.DB.QueryStrings(t, `SELECT restarts::text FROM object_scans`)[0]
 			if rejected == 1 && (r.Status != runs.Done || restarts != "0") {
 				t.Errorf("%s after %s restarts: %s", r.Status, restarts, r.Detail)
@@ -88,4 +88,25 @@ func TestObjectScan_expiredBulkAddress_isRequestedAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// downloadCaller is a Caller with another download function.
+type downloadCaller struct {
+	providerapi.Caller
+	download func(ctx context.Context, c providerapi.Caller, address string, offset int64) (io.ReadCloser, error)
+}
+
+func (d downloadCaller) Download(ctx context.Context, _, address string, offset int64) (io.ReadCloser, error) {
+	return d.download(ctx, d.Caller, address, offset)
+}
+
+// startWithDownload starts a runner with a download function.
+func startWithDownload(t *testing.T, b *reconciled.ShopifyEnv, download func(ctx context.Context, c providerapi.Caller,
+	address string, offset int64) (io.ReadCloser, error)) {
+	t.Helper()
+	r := b.Runner(t)
+	source := *r.Sources.All()[b.Source]
+	source.Caller = downloadCaller{source.Caller, download}
+	r.Sources.Replace(&source)
+	b.StartReconciler(t, r)
 }

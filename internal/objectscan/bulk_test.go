@@ -2,6 +2,7 @@ package objectscan_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -28,22 +29,22 @@ func TestObjectScan_bulkFile_listsEachType(t *testing.T) {
 		reconciled.ObjectSet{Name: "order", N: 40})
 	b.StartReconciler(t, b.Runner(t))
 	for _, name := range []string{"product", "order", "inventory_level", "inventory_item", "location"} {
-		first := b.WaitForScan(t, b.StartScan(t, name))
+		first := waitForScan(t, b, startScan(t, b, name))
 		if name != "location" && name != "inventory_item" &&
 			(first[reconcile.Missing] == 0 || first[objectscan.Orphans] == 0) {
 			t.Errorf("%s: counts %v: the test is too easy", name, first)
 		}
-		reconciled.WantNone(t, b.TypeDifferences(t, name))
+		reconciled.WantNone(t, typeDifferences(t, b, name))
 		b.Fake.ResetRequests()
-		begun, downloads := b.Fake.BulkCount(), len(b.CheckDownloads(t))
-		again := b.WaitForScan(t, b.StartScan(t, name))
+		begun, downloads := b.Fake.BulkCount(), len(checkDownloads(t, b))
+		again := waitForScan(t, b, startScan(t, b, name))
 		if again[objectscan.Equal] != again[reconcile.Processed] || again[reconcile.Processed] == 0 {
 			t.Errorf("%s: a second scan counted %v", name, again)
 		}
 		if calls := len(b.Fake.Requests()); calls > 6 || b.Fake.BulkCount() != begun+1 ||
-			len(b.CheckDownloads(t)) != downloads+1 {
+			len(checkDownloads(t, b)) != downloads+1 {
 			t.Errorf("%s: a second scan made %d calls, %d operations and %d downloads", name, calls,
-				b.Fake.BulkCount()-begun, len(b.CheckDownloads(t))-downloads)
+				b.Fake.BulkCount()-begun, len(checkDownloads(t, b))-downloads)
 		}
 	}
 }
@@ -56,7 +57,7 @@ func TestObjectScan_bulkFileAndKills_countsEachObjectOnce(t *testing.T) {
 	o := shopifyfake.Options{Seed: 4}
 	calm := reconciled.NewShopifyEnv(t, o, objects)
 	calm.StartReconciler(t, calm.Runner(t))
-	want := calm.WaitForScan(t, calm.StartScan(t, "product"))
+	want := waitForScan(t, calm, startScan(t, calm, "product"))
 	for name, plan := range map[string]shopifyfake.BulkPlan{
 		"operations": {OtherRunning: 2, PollsUntilDone: 3, FailedOperations: 1, CanceledOperations: 1,
 			ExpiredOperations: 1, UnknownID: 1},
@@ -81,18 +82,18 @@ func TestObjectScan_bulkFileAndKills_countsEachObjectOnce(t *testing.T) {
 					d.Mu.Unlock()
 					return r.Execute(ctx, h, log)
 				}})
-			got := wild.WaitForScan(t, wild.StartScan(t, "product"))
+			got := waitForScan(t, wild, startScan(t, wild, "product"))
 			if d := diff.Diff(want, got); d != "" {
 				t.Errorf("counts (-undisturbed +killed): %s", d)
 			}
-			reconciled.WantNone(t, wild.TypeDifferences(t, "product"))
+			reconciled.WantNone(t, typeDifferences(t, wild, "product"))
 			left := wild.Fake.RemainingBulkPlan()
 			if left.PollsUntilDone = 0; left != (shopifyfake.BulkPlan{}) ||
 				int(attempts.Load())*reconciled.StatementsPerAttempt() < 12 {
 				t.Errorf("%+v has not occurred, in %d attempts: the test is too easy", left, attempts.Load())
 			}
 			resumed := 0
-			for _, one := range wild.CheckDownloads(t) {
+			for _, one := range checkDownloads(t, wild) {
 				if !strings.HasSuffix(one.Path, " 0") {
 					resumed++
 				}
@@ -115,16 +116,16 @@ func TestObjectScan_failedOrEmptyBulkFile_isNotTrusted(t *testing.T) {
 		b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 6, BulkPlan: plan},
 			reconciled.ObjectSet{Name: "product", N: 25})
 		b.StartReconciler(t, b.Runner(t))
-		r := b.WaitForEnd(t, b.StartScan(t, "product"))
+		r := b.WaitForEnd(t, startScan(t, b, "product"))
 		if r.Status != runs.Failed || !strings.Contains(r.Detail, text) || r.Counts[reconcile.Processed] != 0 ||
-			len(b.CheckDownloads(t)) != 0 {
-			t.Errorf("%s with %v after %d downloads: %s", r.Status, r.Counts, len(b.CheckDownloads(t)), r.Detail)
+			len(checkDownloads(t, b)) != 0 {
+			t.Errorf("%s with %v after %d downloads: %s", r.Status, r.Counts, len(checkDownloads(t, b)), r.Detail)
 		}
 	}
 	b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 7, BulkPlan: shopifyfake.BulkPlan{PollsUntilDone: 1}})
 	b.StartReconciler(t, b.Runner(t))
-	if counts := b.WaitForScan(t, b.StartScan(t, "product")); counts[reconcile.Processed] != 0 ||
-		len(b.CheckDownloads(t)) != 0 {
+	if counts := waitForScan(t, b, startScan(t, b, "product")); counts[reconcile.Processed] != 0 ||
+		len(checkDownloads(t, b)) != 0 {
 		t.Errorf("an empty shop counted %v", counts)
 	}
 }
@@ -142,19 +143,19 @@ func TestObjectScan_configuredType_isScanned(t *testing.T) {
 	}
 	b.Fake.Advance(2 * time.Minute)
 	b.StartReconciler(t, b.Runner(t))
-	counts := b.WaitForScan(t, b.StartScan(t, "gift_card"))
+	counts := waitForScan(t, b, startScan(t, b, "gift_card"))
 	if counts[objectscan.Repaired] != 12 {
 		t.Errorf("a first scan counted %v", counts)
 	}
 	b.Fake.Change("gift_card", ids[1], true)
 	b.Fake.Delete("gift_card", ids[2], true)
 	b.Fake.Advance(2 * time.Minute)
-	counts = b.WaitForScan(t, b.StartScan(t, "gift_card"))
+	counts = waitForScan(t, b, startScan(t, b, "gift_card"))
 	if counts[objectscan.MirrorOlder] != 1 || counts[objectscan.Orphans] != 1 || counts[objectscan.Repaired] != 2 ||
 		counts[objectscan.Equal] != 10 {
 		t.Errorf("a second scan counted %v", counts)
 	}
-	reconciled.WantNone(t, b.TypeDifferences(t, "gift_card"))
+	reconciled.WantNone(t, typeDifferences(t, b, "gift_card"))
 	if got := b.DB.QueryStrings(t, `SELECT state->>'note' FROM objects WHERE object_id = '`+ids[1]+
 		`'`)[0]; got != "change 1" {
 		t.Errorf("the changed card is %q", got)
@@ -169,8 +170,8 @@ func TestObjectScan_bulkFileWithoutSize_isRead(t *testing.T) {
 		b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 8, BulkPlan: plan},
 			reconciled.ObjectSet{Name: "product", N: 25})
 		b.StartReconciler(t, b.Runner(t))
-		b.WaitForScan(t, b.StartScan(t, "product"))
-		reconciled.WantNone(t, b.TypeDifferences(t, "product"))
+		waitForScan(t, b, startScan(t, b, "product"))
+		reconciled.WantNone(t, typeDifferences(t, b, "product"))
 	}
 }
 
@@ -188,9 +189,9 @@ func TestObjectScan_runsWaitingForBulk_blockNoOtherRun(t *testing.T) {
 	b.API.Bulk = []string{"product", "order"}
 	b.StartReconciler(t, b.Runner(t))
 	for _, objectType := range []string{"product", "order", "product"} {
-		b.WaitForRun(t, b.StartScan(t, objectType), waitsForBulk)
+		b.WaitForRun(t, startScan(t, b, objectType), waitsForBulk)
 	}
-	reconciled.WantRunDone(t, b.WaitForEnd(t, b.StartScan(t, "location")))
+	reconciled.WantRunDone(t, b.WaitForEnd(t, startScan(t, b, "location")))
 }
 
 // While one list waits for its file, the run reports that without a failure and scans the other
@@ -202,7 +203,7 @@ func TestObjectScan_typeWaitingForBulk_blocksNoOtherType(t *testing.T) {
 		reconciled.ObjectSet{Name: "inventory_item", N: 25}, reconciled.ObjectSet{Name: "product", N: 15})
 	b.API.Bulk = []string{"inventory_item"}
 	b.StartReconciler(t, b.Runner(t))
-	run := b.StartScan(t, "")
+	run := startScan(t, b, "")
 	r := b.WaitForRun(t, run, func(r *runs.Run) bool {
 		return waitsForBulk(r) && slices.Contains(b.DB.QueryStrings(t, `SELECT object_type FROM object_scans
 			WHERE phase = 'done'`),
@@ -228,6 +229,51 @@ func TestObjectScan_draftOrdersWithoutOldOrders_deletesMissing(t *testing.T) {
 		reconciled.ObjectSet{Name: "draft_order", N: 20})
 	b.API.Bulk = nil
 	b.StartReconciler(t, b.Runner(t))
-	r := b.WaitForEnd(t, b.StartScan(t, "draft_order"))
+	r := b.WaitForEnd(t, startScan(t, b, "draft_order"))
 	reconciled.WantCounts(t, r, reconciled.Counts{objectscan.Orphans: 2, objectscan.Unrepaired: 0})
+}
+
+// startScan requests a full object scan of a type.
+func startScan(t *testing.T, b *reconciled.ShopifyEnv, objectType string) int64 {
+	t.Helper()
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Full: true})
+	return run
+}
+
+// waitForScan waits for a run, which must succeed, and returns its counts.
+func waitForScan(t *testing.T, b *reconciled.ShopifyEnv, run int64) map[string]int64 {
+	t.Helper()
+	r := b.WaitForEnd(t, run)
+	if r.Status != runs.Done {
+		t.Fatalf("the run is %s: %s", r.Status, r.Detail)
+	}
+	delete(r.Counts, reconcile.SkewSeconds) // the clock of the fake stands still, so that this grows during the run
+	return r.Counts
+}
+
+// typeDifferences returns the objects of a type whose existence differs between the mirror and the
+// shop.
+func typeDifferences(t *testing.T, b *reconciled.ShopifyEnv, objectType string) (wrong []string) {
+	t.Helper()
+	here := map[string]bool{}
+	for _, id := range b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE NOT deleted AND NOT ambiguous
+		AND object_type = '`+objectType+`'`) {
+		here[id] = true
+	}
+	for _, o := range b.Fake.CurrentObjects() {
+		if o.Type == objectType && here[o.ID] != (o.Body != nil) {
+			wrong = append(wrong, fmt.Sprintf("%s %s is in the mirror: %t", o.Type, o.ID, here[o.ID]))
+		}
+	}
+	return wrong
+}
+
+// checkDownloads checks that the file host got no credentials and returns its requests.
+func checkDownloads(t *testing.T, b *reconciled.ShopifyEnv) []shopifyfake.Request {
+	t.Helper()
+	downloads, leaked := b.Fake.FileRequests()
+	if len(leaked) > 0 {
+		t.Errorf("the file host got %q", leaked)
+	}
+	return downloads
 }

@@ -37,7 +37,7 @@ func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 		t.Run(fmt.Sprint("during the scan: ", during), func(t *testing.T) {
 			t.Parallel()
 			b := reconciled.NewMirroredEnv(t, 240, reconciled.LivingOptions(10))
-			late := b.AddLateEvent(t)
+			late := addLateEvent(t, b)
 			object := []byte(`{"unit":1000000,"object":{"state":"A"}}`)
 			pages := 0
 			b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
@@ -51,7 +51,7 @@ func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 						fmt.Appendf(nil, `{"things":[{"id":"late_1","answer":%s}],"next":"obj_1"}`, object)), nil
 				case c.Query.Get("cursor") == "obj_1":
 					if pages++; pages == 1 && during {
-						b.WaitUntilListed(t, "late_1")
+						waitUntilListed(t, b, "late_1")
 						b.Deliver(t, []sim.Event{late})
 					}
 				}
@@ -194,7 +194,7 @@ func TestObjectScan_changesOnly_startsBeforeWatermark(t *testing.T) {
 				}
 				return nil, nil
 			})
-			complete := b.ChangesCompleteUntil(t)
+			complete := changesCompleteUntil(t, b)
 			b.API.SetTime(b.API.Now().Add(time.Hour))
 			b.Scan(t, reconcile.Params{})
 			mu.Lock()
@@ -266,14 +266,14 @@ func TestObjectScan_gapInChanges_isNotComplete(t *testing.T) {
 	b.API.Version = sim.ListsByChange
 	b.StartReconciler(t, b.Runner())
 	b.Scan(t, reconcile.Params{})
-	complete := b.ChangesCompleteUntil(t)
+	complete := changesCompleteUntil(t, b)
 	b.API.SetTime(b.API.Now().Add(3 * time.Hour))
 	b.Scan(t, reconcile.Params{Since: complete.Add(time.Hour), Until: complete.Add(2 * time.Hour)})
-	if until := b.ChangesCompleteUntil(t); complete.IsZero() || !until.Equal(complete) {
+	if until := changesCompleteUntil(t, b); complete.IsZero() || !until.Equal(complete) {
 		t.Errorf("complete until %s, and the hour after %s was not read", until, complete)
 	}
 	b.Scan(t, reconcile.Params{Since: complete, Until: complete.Add(2 * time.Hour)})
-	if until := b.ChangesCompleteUntil(t); !until.Equal(complete.Add(2 * time.Hour)) {
+	if until := changesCompleteUntil(t, b); !until.Equal(complete.Add(2 * time.Hour)) {
 		t.Errorf("complete until %s, though two hours from %s were read", until, complete)
 	}
 }
@@ -304,4 +304,44 @@ func TestObjectScan_lateList_keepsNewerState(t *testing.T) {
 	if until := b.TypeCompleteUntil(t); until.After(b.API.Time.Add(-sim.MaxListLag)) {
 		t.Errorf("complete until %s, with a list that may be from %s", until, b.API.Time.Add(-sim.MaxListLag))
 	}
+}
+
+// addLateEvent makes an object that changed and changed back, of which a webhook has brought the
+// first state only. It returns the second event.
+func addLateEvent(t *testing.T, b *reconciled.Env) (late sim.Event) {
+	t.Helper()
+	at := sim.Start + 1_000_000
+	event := func(key, state string, after int64) sim.Event {
+		happened := at + after*1_000_000
+		return sim.Event{Key: key, Object: "late_1", OccurredAt: happened, ReceivedAt: time.UnixMicro(happened).UTC(),
+			Body: fmt.Appendf(nil, `{"id":%q,"object_id":"late_1","type":"thing.updated","unit":1000000,"rank":1,`+
+				`"time":%d,"object":{"state":%q}}`, key, happened, state)}
+	}
+	first, late, last := event("late_a", "A", 0), event("late_b", "B", 5), event("late_c", "A", 10)
+	b.API.History.Events = append([]sim.Event{first, late, last}, b.API.History.Events...)
+	b.Deliver(t, []sim.Event{first})
+	src := b.Sources[applied.SourceName]
+	src.ReadsByID = func(_, objectType, _ string) bool { return objectType == "thing" }
+	b.Proc.Replace(map[string]apply.Source{applied.SourceName: src})
+	return late
+}
+
+// waitUntilListed waits until a scan has listed an object.
+func waitUntilListed(t *testing.T, b *reconciled.Env, id string) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM listed_objects WHERE object = hashtextextended($1,
+			0)`,
+			id); n == 0 {
+			return fmt.Errorf("%s is not listed yet", id)
+		}
+		return nil
+	})
+}
+
+// changesCompleteUntil returns the watermark of the changes of the type.
+func changesCompleteUntil(t *testing.T, b *reconciled.Env) time.Time {
+	t.Helper()
+	_, until := b.CompleteRange(t, "", "changes thing")
+	return until
 }

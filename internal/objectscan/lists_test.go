@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -14,6 +15,8 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // A sparse list may have many empty pages in a row. A cycle of cursors ends the run, with empty
@@ -33,7 +36,7 @@ func TestObjectScan_sparseLists_endOrReportACycle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := reconciled.NewEmptyEnv(t, 220, reconciled.LivingObjects)
-			r := b.ScanSparsePages(t, c.last, c.back, c.empty)
+			r := scanSparsePages(t, b, c.last, c.back, c.empty)
 			if c.back == 0 && r.Status != runs.Done || c.back > 0 &&
 				(r.Status != runs.Failed || !strings.Contains(r.Detail, "form a cycle")) {
 				t.Errorf("%s: %s", r.Status, r.Detail)
@@ -75,7 +78,7 @@ func TestObjectScan_failureAfterFinishedType_backsOff(t *testing.T) {
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
 	b.API.RespondTo(b.FoundResponse(`{"things":[]}`), "/aaas")
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusTooManyRequests), "/list")
-	b.StartAAAAndThing(t)
+	startAAAAndThing(t, b)
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.WaitForRun(t, run, func(r *runs.Run) bool { return r.ConsecutiveFailures >= 3 })
 	b.API.RespondTo(nil, "/list")
@@ -137,7 +140,7 @@ func TestObjectScan_longListRestarted_isNotACycle(t *testing.T) {
 		t.Run(again, func(t *testing.T) {
 			t.Parallel()
 			b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-			b.AddUnknownObjects(t, "thing", "new_", pages-1) // the last listed object is missing in the mirror
+			addUnknownObjects(t, b, "thing", "new_", pages-1) // the last listed object is missing in the mirror
 			times := expires
 			b.API.Intercept = func(call provider.Call) (*providerapi.Response, error) {
 				if call.Path != "/list" {
@@ -185,7 +188,7 @@ func TestObjectScan_unrepairedAndRestarts_countOnce(t *testing.T) {
 		t.Run(fmt.Sprint(lasting), func(t *testing.T) {
 			t.Parallel()
 			b := reconciled.NewMirroredEnv(t, 230, reconciled.LivingObjects)
-			b.AddEachDrift(t)
+			addEachDrift(t, b)
 			restarts, requested := 0, 0
 			b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 				switch {
@@ -258,7 +261,7 @@ func TestObjectScan_objectListedAgain_keepsItsCount(t *testing.T) {
 			if c.unread {
 				b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/things/obj_3")
 			}
-			run := b.AddStartedScan(t)
+			run := addStartedScan(t, b)
 			b.DB.Exec(t, `INSERT INTO listed_objects (run, object_type, object, unrepaired, drifted)
 				VALUES ($1, 'thing', hashtextextended('obj_3', 0), $2, $3)`, run, c.unrepaired, c.drifted)
 			b.DB.Exec(t, `UPDATE object_scans SET checked = 1, `+c.progress)
@@ -267,4 +270,52 @@ func TestObjectScan_objectListedAgain_keepsItsCount(t *testing.T) {
 			reconciled.WantExactCounts(t, b.WaitForEnd(t, run), c.want)
 		})
 	}
+}
+
+// sparseLists lists things through other objects that may have none.
+type sparseLists struct{ sim.Provider }
+
+func (sparseLists) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
+	return map[string]provider.List{"thing": {Sparse: true}}
+}
+
+// scanSparsePages scans a list whose cursors are numbers, up to a last one or back to another. One
+// page in three contains the same object.
+func scanSparsePages(t *testing.T, b *reconciled.Env, last, back int, empty bool) *runs.Run {
+	t.Helper()
+	b.Deliver(t, b.API.History.Events)
+	thing := fmt.Sprintf(`{"id":"obj_1","answer":%s}`, b.ObjectBody())
+	b.API.Intercept = func(call provider.Call) (*providerapi.Response, error) {
+		if call.Path != "/list" {
+			return nil, nil
+		}
+		var n int
+		_, _ = fmt.Sscan(call.Query.Get("cursor"), &n)
+		next, object := fmt.Sprint(n+1), ""
+		if n == last && back > 0 {
+			next = fmt.Sprint(back)
+		} else if n == last {
+			next = ""
+		}
+		if n%3 == 2 && !empty {
+			object = thing
+		}
+		return b.Response(provider.Found, fmt.Appendf(nil, `{"things":[%s],"next":%q}`, object, next)), nil
+	}
+	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) {
+		s.Provider, s.Reader = sparseLists{}, sparseLists{}
+	}))
+	return b.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, DryRun: true})
+}
+
+// addStartedScan adds a scan that an earlier process has started.
+func addStartedScan(t *testing.T, b *reconciled.Env) (run int64) {
+	t.Helper()
+	run = b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
+	source := b.APISources().All()[b.Source]
+	scope := watermarks.Scope(watermarks.CallParts(sim.Provider{}.ListObjects(source.Config, source.API, "", "thing",
+		time.Time{}, time.Time{}, "")))
+	b.DB.Exec(t, `INSERT INTO object_scans (run, source, account, object_type, started_at, scope, updated_at)
+		VALUES ($1, $2, '', 'thing', $3, $4, now())`, run, b.Source, b.API.Time.Truncate(time.Second), scope)
+	return run
 }

@@ -1,9 +1,11 @@
 package objectscan_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"testing"
 
 	diff "github.com/google/go-cmp/cmp"
@@ -25,10 +27,10 @@ func noFault(provider.Call) (*providerapi.Response, error) { return nil, nil }
 func TestObjectScan_notListedObjects_areCounted(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddEachDrift(t)
+	addEachDrift(t, b)
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/things/obj_7")
 	b.API.RespondTo(b.FoundResponse(`[]`), "/things/obj_9")
-	b.OmitFromList(noFault, "obj_3", "obj_6", "obj_7", "obj_8", "obj_9")
+	omitFromList(b, noFault, "obj_3", "obj_6", "obj_7", "obj_8", "obj_9")
 	b.StartReconciler(t, b.Runner())
 	want := driftCounts(5)
 	want[objectscan.NotListed], want[objectscan.Unrepaired] = 3, 2
@@ -42,7 +44,7 @@ func TestObjectScan_notListedObjects_areCounted(t *testing.T) {
 		t.Errorf("%+v, complete until %s", report, b.TypeCompleteUntil(t))
 	}
 	b.API.RespondTo(nil, "/things/obj_7", "/things/obj_9")
-	b.OmitFromList(noFault, "obj_6", "obj_8")
+	omitFromList(b, noFault, "obj_6", "obj_8")
 	reconciled.WantExactCounts(t, b.Scan(t, reconcile.Params{DryRun: true}),
 		reconciled.Counts{reconcile.Processed: 20, objectscan.Equal: 19, objectscan.MirrorNewer: 1,
 			objectscan.NotListed: 2})
@@ -68,9 +70,9 @@ func TestObjectScan_notListedObjectsAndKills_countOnce(t *testing.T) {
 		}
 		chance, execute := rand.New(rand.NewPCG(5, 52)), b.Runner().Execute
 		if killed {
-			execute = b.KilledJob(t)
+			execute = killedJob(t, b)
 		}
-		b.OmitFromList(func(provider.Call) (*providerapi.Response, error) {
+		omitFromList(b, func(provider.Call) (*providerapi.Response, error) {
 			if killed && chance.IntN(20) == 0 {
 				return nil, reconciled.ErrProviderDown
 			}
@@ -107,7 +109,7 @@ func (p uncallableObject) Fetch(src *provider.Source, api *provider.API, account
 func TestObjectScan_listReadAgain_resetsNotListed(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	run := b.AddStartedScan(t)
+	run := addStartedScan(t, b)
 	b.DB.Exec(t, `INSERT INTO listed_objects (run, object_type, object) SELECT $1, 'thing', hashtextextended(id, 0)
 		FROM unnest('{obj_1,obj_2}'::text[]) id`, run)
 	b.DB.Exec(t, `UPDATE object_scans SET phase = 'orphans', checked = 2, mirror_older = 1, missing = 1, not_listed = 1,
@@ -119,4 +121,38 @@ func TestObjectScan_listReadAgain_resetsNotListed(t *testing.T) {
 	}))
 	reconciled.WantExactCounts(t, b.WaitForEnd(t, run), reconciled.Counts{reconcile.Processed: 20,
 		objectscan.Equal: 20})
+}
+
+// omitFromList makes the API's list omit some objects. The function fails may respond in place of
+// the API.
+func omitFromList(b *reconciled.Env, fails func(provider.Call) (*providerapi.Response, error), ids ...string) {
+	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
+		if answer, err := fails(c); answer != nil || err != nil {
+			return answer, err
+		}
+		if c.Path != "/list" {
+			return nil, nil
+		}
+		var page struct {
+			Things []struct {
+				ID     string          `json:"id"`
+				At     int64           `json:"at"`
+				Answer json.RawMessage `json:"answer"`
+			} `json:"things"`
+			Next string `json:"next"`
+		}
+		if err := json.Unmarshal(b.API.History.ObjectsPage(b.API.Time.UnixMicro(), 0, 0, c.Query.Get("cursor"),
+			reconciled.PageSize), &page); err != nil {
+			return nil, err
+		}
+		shown := page.Things[:0]
+		for _, one := range page.Things {
+			if !slices.Contains(ids, one.ID) {
+				shown = append(shown, one)
+			}
+		}
+		page.Things = shown
+		body, err := json.Marshal(page)
+		return b.FoundResponse(string(body)), err
+	}
 }

@@ -124,7 +124,7 @@ func driftCounts(repaired int64) map[string]int64 {
 func TestObjectScan_eachKindOfDrift_isReportedAndRepaired(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 200, reconciled.LivingObjects)
-	b.AddEachDrift(t)
+	addEachDrift(t, b)
 	b.StartReconciler(t, b.Runner())
 	dry := b.Scan(t, reconcile.Params{DryRun: true})
 	reconciled.WantExactCounts(t, dry, driftCounts(0))
@@ -204,7 +204,7 @@ func TestObjectScan_killsAtEachStatement_countsEachObjectOnce(t *testing.T) {
 					}
 					return nil, nil
 				}
-				wild.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: wild.KilledJob(t)})
+				wild.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: killedJob(t, wild)})
 				got := wild.Scan(t, reconcile.Params{})
 				if d := diff.Diff(want.Counts, got.Counts); d != "" {
 					t.Errorf("counts (-undisturbed +killed): %s", d)
@@ -224,7 +224,7 @@ func TestObjectScan_killsAtEachStatement_countsEachObjectOnce(t *testing.T) {
 func TestObjectScan_manyOrphans_needApproval(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddUnknownObjects(t, "thing", "gone_", 130)
+	addUnknownObjects(t, b, "thing", "gone_", 130)
 	b.StartReconciler(t, b.Runner())
 	dry := b.Scan(t, reconcile.Params{DryRun: true})
 	reconciled.WantExactCounts(t, dry, reconciled.Counts{reconcile.Processed: 150, objectscan.Equal: 20,
@@ -256,7 +256,7 @@ func TestObjectScan_manyOrphans_needApproval(t *testing.T) {
 func TestObjectScan_expiredCursor_restartsTheList(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 230, reconciled.LivingObjects)
-	b.AddEachDrift(t)
+	addEachDrift(t, b)
 	times := 2
 	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path == "/list" && c.Query.Get("cursor") == "obj_14" && times > 0 {
@@ -338,7 +338,7 @@ func TestObjectScan_concurrentScans_makeMirrorEqual(t *testing.T) {
 	b := reconciled.NewEmptyEnv(t, 250, unversionedOptions)
 	b.Deliver(t, lossyEvents(b.API.History, 40, 9))
 	b.StartReconciler(t, b.Runner())
-	b.StartRunner(t, "two", 1, b.Jobs())
+	b.StartRunner(t, "two", 1, jobs(b))
 	var requested []int64
 	for range 3 {
 		run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
@@ -379,4 +379,32 @@ func TestObjectScan_brokenLists_reportTheCause(t *testing.T) {
 		!b.TypeCompleteUntil(t).IsZero() {
 		t.Errorf("unrepaired %+v, complete until %s", left, b.TypeCompleteUntil(t))
 	}
+}
+
+// jobs returns the jobs of a runner.
+func jobs(b *reconciled.Env) map[string]runs.Executor {
+	return map[string]runs.Executor{reconcile.Job: b.Runner().Execute}
+}
+
+// addEachDrift gives one object of the mirror each kind of difference. The others stay equal.
+func addEachDrift(t *testing.T, b *reconciled.Env) {
+	t.Helper()
+	b.DB.Exec(t, `DELETE FROM objects WHERE object_id = 'obj_1'`)
+	b.DB.Exec(t, `UPDATE objects SET deleted = true, state = NULL, state_hash = sha256('-null'),
+		exact_hash = sha256('-null'), version_at = version_at - 10, time_from = 1, time_to = 1
+			WHERE object_id = 'obj_2'`)
+	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "old"}', state_hash = sha256('old'), exact_hash = sha256('old'),
+		tied_states = '[]', version_at = version_at - 10 WHERE object_id = 'obj_3'`)
+	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "odd"}', state_hash = sha256('odd'), exact_hash = sha256('odd'),
+		tied_states = '[]' WHERE object_id = 'obj_4'`)
+	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "new"}', state_hash = sha256('new'), exact_hash = sha256('new'),
+		tied_states = '[]', version_at = version_at + 10, time_to = 9000000000000000 WHERE object_id = 'obj_5'`)
+	b.DB.Exec(t, `INSERT INTO objects SELECT (o).* FROM (SELECT jsonb_populate_record(o, '{"object_id": "gone"}') AS o
+		FROM objects o WHERE object_id = 'obj_6') o`)
+}
+
+// killedJob executes runs with the environment's own runner, and kills each attempt.
+func killedJob(t *testing.T, b *reconciled.Env) runs.Executor {
+	t.Helper()
+	return reconciled.KillRepeatedly(t, b.Runner())
 }

@@ -30,13 +30,13 @@ import (
 func TestObjectScan_sameIDOfOtherType_writesNoTombstones(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddUnknownObjects(t, "aaa", "obj_", 150)
+	addUnknownObjects(t, b, "aaa", "obj_", 150)
 	last := reconciled.QueryOne[string](t, b, `SELECT object_id FROM objects WHERE object_type = 'aaa'
 		ORDER BY object_id OFFSET 120
 		LIMIT 1`)
 	r := b.RunnerWith(func(s *providerapi.Source) {
-		s.Provider, s.Reader = reconciled.AAAAndThing{},
-			reconciled.AAAAndThing{}
+		s.Provider, s.Reader = aaaAndThing{},
+			aaaAndThing{}
 	})
 	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch {
@@ -68,7 +68,7 @@ func TestObjectScan_sameIDOfOtherType_writesNoTombstones(t *testing.T) {
 func TestObjectScan_listedObjects_countForTheirTypeOnly(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddUnknownObjects(t, "thing", "gone_", 1)
+	addUnknownObjects(t, b, "thing", "gone_", 1)
 	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case c.Path != "/aaas":
@@ -80,7 +80,7 @@ func TestObjectScan_listedObjects_countForTheirTypeOnly(t *testing.T) {
 			fmt.Appendf(nil, `{"things":[{"id":"gone_1","answer":%s},{"id":"obj_1","answer":%[1]s}],"next":"x"}`,
 				b.ObjectBody())), nil
 	}
-	b.StartAAAAndThing(t)
+	startAAAAndThing(t, b)
 	r := b.Scan(t, reconcile.Params{})
 	report := b.Report(t, r.ID)
 	if len(report.Types) != 2 {
@@ -98,7 +98,7 @@ func TestObjectScan_listedObjects_countForTheirTypeOnly(t *testing.T) {
 func TestObjectScan_listedObjects_countForTheirRunOnly(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddUnknownObjects(t, "thing", "gone_", 1)
+	addUnknownObjects(t, b, "thing", "gone_", 1)
 	before := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.SetStatus(t, before, runs.Paused)
 	b.DB.Exec(t, `INSERT INTO listed_objects (run, object_type, object)
@@ -115,7 +115,7 @@ func TestObjectScan_listedObjects_countForTheirRunOnly(t *testing.T) {
 func TestObjectScan_pausedRun_stillAsksForApproval(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddUnknownObjects(t, "thing", "gone_", 90)
+	addUnknownObjects(t, b, "thing", "gone_", 90)
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
 	var paused atomic.Bool
 	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
@@ -143,7 +143,7 @@ func TestObjectScan_pausedRun_stillAsksForApproval(t *testing.T) {
 func TestObjectScan_approval_coversOnlyReportedOrphans(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddUnknownObjects(t, "thing", "more_", 480)
+	addUnknownObjects(t, b, "thing", "more_", 480)
 	var all atomic.Bool
 	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch id, ok := strings.CutPrefix(c.Path, "/things/more_"); {
@@ -171,7 +171,7 @@ func TestObjectScan_approval_coversOnlyReportedOrphans(t *testing.T) {
 func TestObjectScan_manyMoreOrphansThanApproved_asksAgain(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddUnknownObjects(t, "thing", "gone_", 30)
+	addUnknownObjects(t, b, "thing", "gone_", 30)
 	b.StartReconciler(t, b.Runner())
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
 	for _, c := range []struct {
@@ -184,7 +184,7 @@ func TestObjectScan_manyMoreOrphansThanApproved_asksAgain(t *testing.T) {
 		if n := b.RefetchCount(t); r.Status != runs.AwaitingApproval || n != 0 {
 			t.Fatalf("%s with %d tombstones, without a request for %s: %s", r.Status, n, c.requested, r.Detail)
 		}
-		b.DB.Exec(t, reconciled.AddLivingSQL+" ON CONFLICT DO NOTHING", "thing", "gone_", 1, c.upTo)
+		b.DB.Exec(t, addLivingSQL+" ON CONFLICT DO NOTHING", "thing", "gone_", 1, c.upTo)
 		b.Approve(t, run, "they are gone")
 	}
 	reconciled.WantExactCounts(t, b.WaitForEnd(t, run),
@@ -212,7 +212,7 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 			objectscan.Equal: 20}, true,
 			nil, ""},
 		"missing, with a late event while the list is read": {func(t *testing.T, b *reconciled.Env, _ time.Time) {
-			b.AddUnknownObjects(t, "thing", "gone_", 1)
+			addUnknownObjects(t, b, "thing", "gone_", 1)
 			const lateSQL = `UPDATE objects SET updated_at = clock_now(), revision = revision + 1
 				WHERE object_id = 'gone_1'`
 			read := sync.OnceFunc(func() { b.DB.Exec(t, lateSQL) })
@@ -227,7 +227,7 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 			[]string{"gone_1"}, ""},
 		// If the version may not advance, a row is assumed valid until its event was received.
 		"missing, with an event that was received late": {func(t *testing.T, b *reconciled.Env, now time.Time) {
-			b.AddUnknownObjects(t, "thing", "gone_", 1)
+			addUnknownObjects(t, b, "thing", "gone_", 1)
 			b.DB.Exec(t, `UPDATE objects SET time_to = $1 WHERE object_id = 'gone_1'`, now.Add(time.Minute).UnixMicro())
 		}, reconciled.Counts{reconcile.Processed: 21, objectscan.Equal: 20, objectscan.Orphans: 1,
 			objectscan.Repaired: 1}, true,
@@ -241,14 +241,14 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 			nil,
 			""},
 		"created after the start of the list": {func(t *testing.T, b *reconciled.Env, now time.Time) {
-			b.AddUnknownObjects(t, "thing", "new_", 1)
+			addUnknownObjects(t, b, "thing", "new_", 1)
 			b.DB.Exec(t, `UPDATE objects SET version_at = $1, time_from = $1, time_to = $1 WHERE object_id = 'new_1'`,
 				now.UnixMicro())
 			// a refetch would leave it unrepaired
 			b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/things/new_1")
 		}, reconciled.Counts{reconcile.Processed: 20, objectscan.Equal: 20}, true, nil, ""},
 		"twenty missing, without approval": {func(t *testing.T, b *reconciled.Env, _ time.Time) {
-			b.AddUnknownObjects(t, "thing", "gone_", 20)
+			addUnknownObjects(t, b, "thing", "gone_", 20)
 		}, reconciled.Counts{reconcile.Processed: 40, objectscan.Equal: 20, objectscan.Orphans: 20,
 			objectscan.Repaired: 20}, true,
 			nil, ""},
@@ -326,8 +326,8 @@ func (e *cancelAtStatement) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQ
 func newInterruptedRepair(t *testing.T, then func(b *reconciled.Env)) (*reconciled.Env, int64) {
 	t.Helper()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddUnknownObjects(t, "thing", "gone_", 25)
-	b.AddUnknownObjects(t, "thing", "here_", 2554)
+	addUnknownObjects(t, b, "thing", "gone_", 25)
+	addUnknownObjects(t, b, "thing", "here_", 2554)
 	src := b.Sources[applied.SourceName]
 	src.Provider = unreadableMissing{}
 	b.Proc.Replace(map[string]apply.Source{applied.SourceName: src})
@@ -367,7 +367,7 @@ func newInterruptedRepair(t *testing.T, then func(b *reconciled.Env)) (*reconcil
 // fewer objects remain.
 func TestObjectScan_ownTombstones_needNoApproval(t *testing.T) {
 	t.Parallel()
-	b, run := newInterruptedRepair(t, func(b *reconciled.Env) { b.AddOrphans(t, 26, 26) })
+	b, run := newInterruptedRepair(t, func(b *reconciled.Env) { addOrphans(t, b, 26, 26) })
 	r := b.WaitForRun(t, run, reconciled.EndedOrAwaitsApproval)
 	if r.Status != runs.Done {
 		t.Fatalf("%s: %s", r.Status, r.Detail)
@@ -382,10 +382,10 @@ func TestObjectScan_ownTombstones_needNoApproval(t *testing.T) {
 func TestObjectScan_unrepairedOrphan_countsOnce(t *testing.T) {
 	t.Parallel()
 	b, run := newInterruptedRepair(t, func(b *reconciled.Env) {
-		b.AddOrphans(t, 26, 55)
+		addOrphans(t, b, 26, 55)
 		b.DB.Exec(t, `DELETE FROM objects WHERE object_id LIKE 'here_%'`)
 	})
-	b.WantApprovalRequest(t, run, 0, "30 of 51 living objects of type thing")
+	wantApprovalRequest(t, b, run, 0, "30 of 51 living objects of type thing")
 	b.Approve(t, run, "they are gone")
 	r := b.WaitForEnd(t, run)
 	reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 2629, objectscan.Equal: 2574,
@@ -402,7 +402,7 @@ func TestObjectScan_unrepairedOrphan_countsOnce(t *testing.T) {
 func TestObjectScan_orphanUpdatedMeanwhile_isMirrorNewer(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddUnknownObjects(t, "thing", "gone_", 2)
+	addUnknownObjects(t, b, "thing", "gone_", 2)
 	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if strings.HasPrefix(c.Path, "/things/gone_") {
 			if c.Path == "/things/gone_2" { // a webhook restores it, later than this response
@@ -425,4 +425,58 @@ func TestObjectScan_orphanUpdatedMeanwhile_isMirrorNewer(t *testing.T) {
 		t.Errorf("%s, existing are %q", r.Status, alive)
 	}
 	b.WantRows(t, `SELECT object_id || ' ' || kind || ' ' || result FROM drifts`, "gone_1 orphan repaired")
+}
+
+// aaaAndThing is a provider of two types. Type "aaa" is scanned first, with the list /aaas and
+// objects below /aaa/. The other type is "thing".
+type aaaAndThing struct{ sim.Provider }
+
+func (aaaAndThing) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
+	return map[string]provider.List{"aaa": {}, "thing": {}}
+}
+
+func (p aaaAndThing) ListObjects(src *provider.Source, api *provider.API, account, objectType string, since,
+	until time.Time, cursor string) provider.Call {
+	c := p.Provider.ListObjects(src, api, account, objectType, since, until, cursor)
+	if objectType == "aaa" {
+		c.Path = "/aaas"
+	}
+	return c
+}
+
+func (aaaAndThing) Fetch(_ *provider.Source, _ *provider.API, _, objectType, id string) (provider.Call, bool) {
+	if objectType == "aaa" {
+		return provider.Call{Path: "/aaa/" + id}, true
+	}
+	return provider.Call{Path: "/things/" + id}, objectType == "thing"
+}
+
+// startAAAAndThing starts a reconciler for the two types.
+func startAAAAndThing(t *testing.T, b *reconciled.Env) {
+	t.Helper()
+	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) {
+		s.Provider, s.Reader = aaaAndThing{},
+			aaaAndThing{}
+	}))
+}
+
+// addUnknownObjects adds n old objects of a type to the mirror that the API does not have.
+func addUnknownObjects(t *testing.T, b *reconciled.Env, objectType, prefix string, n int) {
+	t.Helper()
+	b.DB.Exec(t, addLivingSQL, objectType, prefix, 1, n)
+}
+
+// addLivingSQL adds old existing objects to the mirror, with a type, a prefix and the numbers of a
+// range.
+const addLivingSQL = `INSERT INTO objects SELECT (o).*
+	FROM (SELECT jsonb_populate_record(o, jsonb_build_object('object_type', $1::text, 'object_id', $2::text || n)) AS o
+FROM objects o, generate_series($3::int, $4::int) n WHERE o.object_type = 'thing' AND o.object_id = 'obj_6') o`
+
+// addOrphans adds orphans to the run, as if there were more than one batch.
+func addOrphans(t *testing.T, b *reconciled.Env, from, to int) {
+	t.Helper()
+	b.DB.Exec(t, addLivingSQL, "thing", "gone_", from, to)
+	b.DB.Exec(t, `INSERT INTO orphans (run, object_type, object_id, missing_at, elapsed_us) SELECT run, 'thing',
+		'gone_' || n,
+		$1, 0 FROM runs, generate_series($2::int, $3::int) n`, b.API.Time, from, to)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -61,7 +62,7 @@ func TestObjectScan_unreadableRepository_isSkipped(t *testing.T) {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			f := newPartlyReadableEnv(t, status, githubfake.Options{})
-			if unreadable, others := f.DifferencesByRepository(t); len(unreadable) == 0 || len(others) == 0 {
+			if unreadable, others := differencesByRepository(t, f); len(unreadable) == 0 || len(others) == 0 {
 				t.Fatalf("%d and %d differ: the test is too easy", len(unreadable), len(others))
 			}
 			made := len(f.Fake.Requests())
@@ -69,10 +70,10 @@ func TestObjectScan_unreadableRepository_isSkipped(t *testing.T) {
 			r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Full: true})
 			reconciled.WantCounts(t, r, reconciled.Counts{objectscan.SkippedParts: f.ListedTypes(),
 				objectscan.Unrepaired: 0})
-			if _, others := f.DifferencesByRepository(t); len(others) > 0 {
+			if _, others := differencesByRepository(t, f); len(others) > 0 {
 				t.Errorf("%d of the others differ, the first: %s", len(others), others[0])
 			}
-			f.WantSecondUntouched(t, f.Fake.Requests()[made:])
+			wantSecondUntouched(t, f, f.Fake.Requests()[made:])
 			requested := 0
 			for _, r := range f.Fake.Requests()[made:] {
 				if strings.Contains(r, "kettle-1") {
@@ -95,7 +96,7 @@ func TestObjectScan_unreadableRepository_isSkipped(t *testing.T) {
 			}
 			f.Fake.SetRepositoryStatus(1, 0)
 			r = f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Full: true})
-			if unreadable, others := f.DifferencesByRepository(t); r.Status != runs.Done ||
+			if unreadable, others := differencesByRepository(t, f); r.Status != runs.Done ||
 				r.Counts[objectscan.SkippedParts] != 0 || len(unreadable)+len(others) > 0 {
 				t.Errorf("%s %v: %s; %d and %d differ", r.Status, r.Counts, r.Detail, len(unreadable), len(others))
 			}
@@ -125,10 +126,10 @@ func TestObjectScan_unreadableRepositoryAndKills_isSkippedOnce(t *testing.T) {
 	if got.Status != runs.Done || got.Counts[objectscan.SkippedParts] != wild.ListedTypes() {
 		t.Errorf("%s %v: %s", got.Status, got.Counts, got.Detail)
 	}
-	if _, others := wild.DifferencesByRepository(t); len(others) > 0 {
+	if _, others := differencesByRepository(t, wild); len(others) > 0 {
 		t.Error(others)
 	}
-	wild.WantSecondUntouched(t, nil)
+	wantSecondUntouched(t, wild, nil)
 }
 
 // A revoked key ends the run; it skips no repository.
@@ -306,7 +307,7 @@ func TestObjectScan_repositoriesChangeDuringRun_restartsTheList(t *testing.T) {
 				t.Errorf("%s %v after %d attempts: %s", run.Status, run.Counts, n.Load(), run.Detail)
 			}
 			for _, i := range change[1] {
-				f.WantIssuesEqual(t, i)
+				wantIssuesEqual(t, f, i)
 			}
 			reconciled.WantValue(t, f.Env, "changes issue type issue", reconciled.CompleteSQL)
 			if got := reconciled.QueryOne[int64](t, f.Env, `SELECT checked - (SELECT count(*) FROM objects
@@ -323,5 +324,61 @@ func TestObjectScan_repositoriesChangeDuringRun_restartsTheList(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// differencesByRepository returns the objects that differ in the mirror: those of the second
+// repository and the others.
+func differencesByRepository(t *testing.T, f *reconciled.GitHubEnv) (unreadable, others []string) {
+	t.Helper()
+	of := idsOf(f, 1)
+	for _, w := range f.ObjectDifferences(t) {
+		name, _, _ := strings.Cut(w, ":")
+		if _, id, _ := strings.Cut(name, " "); slices.Contains(of, id) {
+			unreadable = append(unreadable, w)
+		} else {
+			others = append(others, w)
+		}
+	}
+	return unreadable, others
+}
+
+// wantSecondUntouched checks that no object of the second repository was refetched, deleted or
+// complete.
+func wantSecondUntouched(t *testing.T, f *reconciled.GitHubEnv, requests []string) {
+	t.Helper()
+	for _, r := range requests {
+		if path, _, _ := strings.Cut(r, "?"); strings.Contains(path, "kettle-1/") && strings.Count(path, "/") > 4 &&
+			!strings.HasSuffix(path, "/comments") {
+			t.Errorf("requested %s", r)
+		}
+	}
+	reconciled.WantValue(t, f.Env, 0, `SELECT count(*) FROM objects WHERE deleted AND object_id = ANY($1)`, idsOf(f, 1))
+	reconciled.WantValue(t, f.Env, 0, `SELECT count(*) FROM drifts WHERE object_id = ANY($1)`, idsOf(f, 1))
+	reconciled.WantValue(t, f.Env, "", reconciled.CompleteSQL)
+}
+
+// idsOf returns the ids of the objects of a repository.
+func idsOf(f *reconciled.GitHubEnv, repository int) (ids []string) {
+	for _, o := range f.Fake.CurrentObjects() {
+		if o.Repository == f.Fake.Repositories()[repository] {
+			ids = append(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+// wantIssuesEqual checks that the mirror has the current state of all issues of a repository.
+func wantIssuesEqual(t *testing.T, f *reconciled.GitHubEnv, repository int) {
+	t.Helper()
+	wrong := map[string]bool{}
+	for _, w := range f.ObjectDifferences(t) {
+		name, _, _ := strings.Cut(w, ":")
+		wrong[name] = true
+	}
+	for _, id := range idsOf(f, repository) {
+		if wrong["issue "+id] {
+			t.Errorf("issue %s of repository %d differs", id, repository)
+		}
 	}
 }

@@ -1,11 +1,15 @@
 package objectscan_test
 
 import (
+	"encoding/json"
 	"net/http"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
@@ -14,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // sameSecondCases are some types of a shop, and how the lists of their objects are read.
@@ -67,10 +72,11 @@ func TestObjectScan_changesInOneSecond_areFound(t *testing.T) {
 			if c.whole {
 				dry[objectscan.Equal], dry[objectscan.ContentDiffers] = 1, 3
 			}
-			reconciled.WantExactCounts(t, b.ScanType(t, reconcile.Params{Type: c.objectType, Full: true, DryRun: true}),
+			reconciled.WantExactCounts(t,
+				scanType(t, b, reconcile.Params{Type: c.objectType, Full: true, DryRun: true}),
 				dry)
-			b.WantComplete(t, c.objectType)
-			r := b.ScanType(t, full)
+			wantComplete(t, b, c.objectType)
+			r := scanType(t, b, full)
 			reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 4, objectscan.Equal: 1,
 				objectscan.ContentDiffers: 3,
 				objectscan.Repaired:       3})
@@ -80,15 +86,15 @@ func TestObjectScan_changesInOneSecond_areFound(t *testing.T) {
 				page.Items[0].Fields[0].Path != c.field {
 				t.Errorf("the differences are %+v, %v", page.Items, err)
 			}
-			b.WantMirrorEqual(t)
-			b.WantComplete(t, c.objectType, c.mark)
+			wantMirrorEqual(t, b)
+			wantComplete(t, b, c.objectType, c.mark)
 			if c.whole {
-				b.WantOnlyLists(t)
+				wantOnlyLists(t, b)
 			}
 			b.Fake.ResetRequests()
-			reconciled.WantExactCounts(t, b.ScanType(t, full), reconciled.Counts{reconcile.Processed: 4,
+			reconciled.WantExactCounts(t, scanType(t, b, full), reconciled.Counts{reconcile.Processed: 4,
 				objectscan.Equal: 4})
-			b.WantOnlyLists(t)
+			wantOnlyLists(t, b)
 			if !c.whole && c.mark == "type "+c.objectType { // its versions always advance
 				return
 			}
@@ -99,11 +105,11 @@ func TestObjectScan_changesInOneSecond_areFound(t *testing.T) {
 				slipped = reconciled.Counts{reconcile.Processed: 4, objectscan.Equal: 3, objectscan.ContentDiffers: 1,
 					objectscan.Repaired: 1}
 			}
-			reconciled.WantExactCounts(t, b.ScanType(t, full), slipped)
+			reconciled.WantExactCounts(t, scanType(t, b, full), slipped)
 			if c.whole {
-				b.WantMirrorEqual(t)
+				wantMirrorEqual(t, b)
 			}
-			b.WantComplete(t, c.objectType, c.mark)
+			wantComplete(t, b, c.objectType, c.mark)
 		})
 	}
 }
@@ -118,14 +124,14 @@ func TestObjectScan_listWithMoreContent_replacesTheWatermark(t *testing.T) {
 	b.Fake.Advance(2 * time.Minute)
 	stop := b.StartReconciler(t, b.Runner(t))
 	full := reconcile.Params{Type: "product", Full: true}
-	alone := b.ScanType(t, full).ID
-	b.WantComplete(t, "product", "versions product")
+	alone := scanType(t, b, full).ID
+	wantComplete(t, b, "product", "versions product")
 	stop()
 	b.API.Bulk = nil
 	b.Fake.Advance(2 * time.Minute)
 	b.StartRunner(t, "two", 1, map[string]runs.Executor{reconcile.Job: b.Runner(t).Execute})
-	b.ScanType(t, full)
-	b.WantComplete(t, "product", "type product")
+	scanType(t, b, full)
+	wantComplete(t, b, "product", "type product")
 	if report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, alone); err != nil ||
 		!slices.Equal(report.VersionOnlyTypes, []string{"product"}) {
 		t.Errorf("%+v, %v", report, err)
@@ -148,7 +154,7 @@ func TestObjectScan_onlyIfMirroredTypes_areScannedWhenPresent(t *testing.T) {
 		r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType})
 		reconciled.WantCounts(t, r, reconciled.Counts{objectscan.SkippedTypes: int64(skipped),
 			objectscan.Unrepaired: 0})
-		if a, s, x := b.CustomerPages(); a != alone || s != sources || x != taxIDs {
+		if a, s, x := customerPages(b); a != alone || s != sources || x != taxIDs {
 			t.Errorf("%d pages of customers alone, %d with sources and %d with tax ids, want %d, %d and %d", a, s, x,
 				alone, sources, taxIDs)
 		}
@@ -159,7 +165,7 @@ func TestObjectScan_onlyIfMirroredTypes_areScannedWhenPresent(t *testing.T) {
 		return len(b.DB.QueryStrings(t, `SELECT run::text FROM watermarks WHERE subject = 'type `+objectType+`'`)) > 0
 	}
 	first := scan("", len(all), pages, 0, 0)
-	if skipped := b.TypesInPhase(t, first.ID, objectscan.PhaseSkipped); !slices.Equal(skipped, all) ||
+	if skipped := typesInPhase(t, b, first.ID, objectscan.PhaseSkipped); !slices.Equal(skipped, all) ||
 		!complete("customer") || complete("card") || complete("tax_id") {
 		t.Errorf("skipped: %q; customers are complete: %t, cards: %t", skipped, complete("customer"), complete("card"))
 	}
@@ -174,7 +180,7 @@ func TestObjectScan_onlyIfMirroredTypes_areScannedWhenPresent(t *testing.T) {
 	}
 	b.Fake.ResetRequests()
 	second := scan("", len(all)-1, pages, pages, 0)
-	if done := b.TypesInPhase(t, second.ID, "done"); !slices.Contains(done, "card") || !complete("card") ||
+	if done := typesInPhase(t, b, second.ID, "done"); !slices.Contains(done, "card") || !complete("card") ||
 		complete("tax_id") {
 		t.Errorf("done: %q; cards are complete: %t", done, complete("card"))
 	}
@@ -242,4 +248,117 @@ func TestObjectScan_onlySkippedTypesAllowed_failsTheRun(t *testing.T) {
 		s.Provider, s.Reader = onlyIfMirroredAndThing{}, onlyIfMirroredAndThing{}
 	}))
 	b.WantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "403")
+}
+
+// scanType scans the objects of a type.
+func scanType(t *testing.T, b *reconciled.ShopifyEnv, o reconcile.Params) *runs.Run {
+	t.Helper()
+	o.Source, o.Scope = b.Source, reconcile.Objects
+	run := b.StartRun(t, o)
+	r := b.WaitForEnd(t, run)
+	if r.Status != runs.Done {
+		t.Fatalf("%s: %s", r.Status, r.Detail)
+	}
+	return r
+}
+
+// wantComplete checks the watermarks of a type, without those of changes.
+func wantComplete(t *testing.T, b *reconciled.ShopifyEnv, objectType string, want ...string) {
+	t.Helper()
+	got := b.DB.QueryStrings(t, `SELECT subject FROM watermarks WHERE subject IN ('type ' || $1, 'versions ' || $1)`,
+		objectType)
+	if !slices.Equal(got, want) {
+		t.Errorf("the watermarks are %q, want %q", got, want)
+	}
+	if len(want) == 0 {
+		return
+	}
+	page, err := watermarks.List(t.Context(), b.OperatorPool, b.Source, "", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range page.Items {
+		if p.Subject != want[0] {
+			continue
+		}
+		report := b.Report(t, p.Run)
+		if slices.Contains(report.VersionOnlyTypes, objectType) != strings.HasPrefix(want[0], "versions ") {
+			t.Errorf("the report has only versions of %q (%v), the watermarks are %q", report.VersionOnlyTypes, err,
+				want)
+		}
+	}
+}
+
+// wantOnlyLists checks that only lists were requested since the last reset.
+func wantOnlyLists(t *testing.T, b *reconciled.ShopifyEnv) {
+	t.Helper()
+	for _, q := range b.Fake.Requests() {
+		if objectPath.MatchString(q.Path) {
+			t.Errorf("%s was requested", q.Path)
+		}
+	}
+}
+
+// objectPath is the path of one object.
+var objectPath = regexp.MustCompile(`/\d+\.json$`)
+
+// wantMirrorEqual compares the states of the mirror with those of the shop.
+func wantMirrorEqual(t *testing.T, b *reconciled.ShopifyEnv) {
+	t.Helper()
+	want := map[string]any{}
+	for _, o := range b.Fake.CurrentObjects() {
+		if o.Body != nil {
+			want[o.Type+" "+o.ID] = parseJSON(t, o.Body)
+		}
+	}
+	got := map[string]any{}
+	for _, row := range b.DB.QueryStrings(t, `SELECT object_type || ' ' || object_id || ' ' || state::text FROM objects
+		WHERE NOT ambiguous AND refetch_after = 0`) {
+		parts := strings.SplitN(row, " ", 3)
+		got[parts[0]+" "+parts[1]] = parseJSON(t, []byte(parts[2]))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func parseJSON(t *testing.T, text []byte) (v any) {
+	t.Helper()
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// customerPages counts the requests for pages of customers: without expansion, with their sources,
+// and with their tax ids.
+func customerPages(b *reconciled.StripeEnv) (alone, sources, taxIDs int) {
+	for _, one := range b.Fake.Requests() {
+		switch expand := one.Query.Get("expand[]"); {
+		case one.Path != "/v1/customers":
+		case expand == "":
+			alone++
+		case expand == "data.sources":
+			sources++
+		case expand == "data.tax_ids":
+			taxIDs++
+		}
+	}
+	b.Fake.ResetRequests()
+	return alone, sources, taxIDs
+}
+
+// typesInPhase returns the types of a run's report that are in a phase.
+func typesInPhase(t *testing.T, b *reconciled.StripeEnv, run int64, phase string) (all []string) {
+	t.Helper()
+	report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range report.Types {
+		if one.Phase == phase {
+			all = append(all, one.ObjectType)
+		}
+	}
+	return all
 }

@@ -3,6 +3,7 @@ package objectscan_test
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
 // A type whose list is rejected is skipped while the key can read something else. A key that was
@@ -86,7 +88,7 @@ func TestObjectScan_rejectedObject_isUnrepaired(t *testing.T) {
 func TestObjectScan_objectFailsDuringOutage_waitsForTheAPI(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.AddEachDrift(t)
+	addEachDrift(t, b)
 	var down, well atomic.Bool
 	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path == "/things/obj_3" && !well.Load() {
@@ -135,7 +137,7 @@ func TestAccountCheck_scanWithoutEvents_usesWebhookEvents(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
 	b.CopyObjects(t, "gone")
-	b.ListNoEvents("")
+	listNoEvents(b, "")
 	b.StartReconciler(t, b.Runner())
 	reconciled.WantExactCounts(t, b.Scan(t, reconcile.Params{}),
 		reconciled.Counts{reconcile.Processed: 21, objectscan.Equal: 20, objectscan.Orphans: 1, objectscan.Repaired: 1})
@@ -270,7 +272,8 @@ func TestObjectScan_notListableType_isReported(t *testing.T) {
 	b.API.RespondTo(empty, "/others")
 	b.StartOtherAndThing(t)
 	b.Scan(t, reconcile.Params{})
-	if p := b.WatermarksOf(t, "type another"); len(p) != 1 || p[0].NotListableRun != 0 || p[0].NotListableReason != "" {
+	if p := watermarksOf(t, b, "type another"); len(p) != 1 || p[0].NotListableRun != 0 ||
+		p[0].NotListableReason != "" {
 		t.Errorf("after a list the watermark is %+v", p)
 	}
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/others")
@@ -290,16 +293,17 @@ func TestObjectScan_notListableType_isReported(t *testing.T) {
 		report.Types[1].Reason != "" {
 		t.Errorf("%+v", report)
 	}
-	if p := b.WatermarksOf(t, "type another"); len(p) != 1 || p[0].NotListableRun != run ||
+	if p := watermarksOf(t, b, "type another"); len(p) != 1 || p[0].NotListableRun != run ||
 		!strings.Contains(p[0].NotListableReason, "403") {
 		t.Errorf("after a rejection the watermark is %+v", p)
 	}
-	if p := b.WatermarksOf(t, "type thing"); len(p) != 1 || p[0].NotListableRun != 0 {
+	if p := watermarksOf(t, b, "type thing"); len(p) != 1 || p[0].NotListableRun != 0 {
 		t.Errorf("the watermark of the other type is %+v", p)
 	}
 	b.API.RespondTo(empty, "/others")
 	b.Scan(t, reconcile.Params{})
-	if p := b.WatermarksOf(t, "type another"); len(p) != 1 || p[0].NotListableRun != 0 || p[0].NotListableReason != "" {
+	if p := watermarksOf(t, b, "type another"); len(p) != 1 || p[0].NotListableRun != 0 ||
+		p[0].NotListableReason != "" {
 		t.Errorf("after another list the watermark is %+v", p)
 	}
 }
@@ -316,4 +320,32 @@ func TestObjectScan_keyListsNothing_failsTheRun(t *testing.T) {
 	b.WaitForRun(t, run, reconciled.EndedOrDeferred)
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/list")
 	reconciled.WantRunFailed(t, b.WaitForEnd(t, run), "403")
+}
+
+// listNoEvents makes the API list no events any more.
+func listNoEvents(b *reconciled.Env, list string) {
+	b.API.InterceptWith(func(c provider.Call) (*providerapi.Response, error) {
+		switch {
+		case c.Path == "/":
+			return b.FoundResponse(string(b.API.History.EventsPage(math.MaxInt64-1, math.MaxInt64, "", 1))), nil
+		case c.Path == "/list" && list != "":
+			return b.FoundResponse(list), nil
+		}
+		return nil, nil
+	})
+}
+
+// watermarksOf returns the watermarks of a type, with the newest run that could not list it.
+func watermarksOf(t *testing.T, b *reconciled.Env, what string) (all []watermarks.Completeness) {
+	t.Helper()
+	page, err := watermarks.List(t.Context(), b.OperatorPool, b.Source, "", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range page.Items {
+		if p.Subject == what {
+			all = append(all, p)
+		}
+	}
+	return all
 }

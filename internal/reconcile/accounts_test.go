@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/objectscan"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
@@ -45,7 +46,7 @@ func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
 		for objectType, want := range map[string][]string{"subscription": {pinned, "acct_B", "acct_C"},
 			"product": {part, "acct_B/test", "acct_C/test"}} {
 			var got []string
-			for _, r := range b.ReconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: objectType,
+			for _, r := range reconcileAll(t, b, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: objectType,
 				DryRun: true}) {
 				if got = append(got, b.Report(t, r.ID).Account); r.Counts[reconcile.Missing] != 0 ||
 					r.Counts[objectscan.Equal] == 0 {
@@ -65,12 +66,12 @@ func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
 			{[]string{"acct_B"}, []string{"", "acct_C"}, []string{part, "acct_C/test"}},
 			{[]string{""}, []string{"acct_B", "acct_C"}, []string{"acct_B/test", "acct_C/test"}},
 		} {
-			if got := accountsOf(b.ReconcileAll(t, api, one.except, reconcile.Params{Scope: reconcile.Events,
+			if got := accountsOf(reconcileAll(t, b, api, one.except, reconcile.Params{Scope: reconcile.Events,
 				DryRun: true})); !slices.Equal(got, one.events) {
 				t.Errorf("pinned to %q, without %q: events of %q, want %q", pinned, one.except, got, one.events)
 			}
 			slices.Sort(one.products)
-			if got := accountsOf(b.ReconcileAll(t, api, one.except, reconcile.Params{Scope: reconcile.Objects,
+			if got := accountsOf(reconcileAll(t, b, api, one.except, reconcile.Params{Scope: reconcile.Objects,
 				Type: "product", DryRun: true})); !slices.Equal(got, one.products) {
 				t.Errorf("pinned to %q, without %q: products of %q, want %q", pinned, one.except, got, one.products)
 			}
@@ -159,7 +160,8 @@ func newCompletePlatform(t *testing.T, accounts ...string) *reconciled.StripeEnv
 	}
 	b.Deliver(t, reconciled.LoseNone)
 	b.Fake.Advance(2 * time.Hour)
-	b.WantAll(t, b.ReconcileAll(t, b.APIAt(b.Fake.URL), nil, reconcile.Params{Scope: reconcile.Events}), "", runs.Done)
+	wantAll(t, b, reconcileAll(t, b, b.APIAt(b.Fake.URL), nil, reconcile.Params{Scope: reconcile.Events}), "",
+		runs.Done)
 	b.Fake.Advance(2 * time.Hour)
 	for _, account := range append(accounts, "") {
 		b.Fake.Create(account, "charge", nil) // its webhook is lost
@@ -193,24 +195,24 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 				until.Unix())
 		}
 	}
-	before := b.CompleteUntil(t, "acct_1")
+	before := completeUntil(t, b, "acct_1")
 	b.Fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
 	for range 2 {
 		had := len(b.Fake.Requests())
-		ended := b.ReconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Events})
+		ended := reconcileAll(t, b, api, nil, reconcile.Params{Scope: reconcile.Events})
 		if r := ended["acct_1"]; r == nil || r.Status != runs.Done || r.Detail != "" ||
 			r.Counts[reconcile.Disconnected] != 1 || r.Counts[reconcile.Processed] != 0 {
 			t.Fatalf("%+v", r)
 		}
 		delete(ended, "acct_1")
-		b.WantAll(t, ended, "", runs.Done)
-		if len(ended) != 2 || b.CompleteUntil(t, "acct_1") != before || !b.CompleteUntil(t,
-			"acct_2").After(before.Add(time.Hour)) || !b.CompleteUntil(t, "").After(before.Add(time.Hour)) {
+		wantAll(t, b, ended, "", runs.Done)
+		if len(ended) != 2 || completeUntil(t, b, "acct_1") != before || !completeUntil(t, b,
+			"acct_2").After(before.Add(time.Hour)) || !completeUntil(t, b, "").After(before.Add(time.Hour)) {
 			t.Errorf("%d others; complete until %s, %s and %s, the disconnected one of before %s", len(ended),
-				b.CompleteUntil(t, ""), b.CompleteUntil(t, "acct_2"), b.CompleteUntil(t, "acct_1"), before)
+				completeUntil(t, b, ""), completeUntil(t, b, "acct_2"), completeUntil(t, b, "acct_1"), before)
 		}
 		b.WantRows(t, disconnectedSQL, "acct_1 true")
-		measured(1, earliest(b.CompleteUntil(t, ""), b.CompleteUntil(t, "acct_2")))
+		measured(1, earliest(completeUntil(t, b, ""), completeUntil(t, b, "acct_2")))
 		rejected := 0
 		for _, r := range b.Fake.Requests()[had:] {
 			if r.Account == "acct_1" {
@@ -240,25 +242,26 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	// An excluded account is not counted again as disconnected. A run for the disconnected account
 	// by name fails.
 	sources.All()[b.Source].ExcludedAccounts = []string{"acct_1"}
-	measured(0, earliest(b.CompleteUntil(t, ""), b.CompleteUntil(t, "acct_2")))
+	measured(0, earliest(completeUntil(t, b, ""), completeUntil(t, b, "acct_2")))
 	sources.All()[b.Source].ExcludedAccounts = nil
 	for _, what := range []reconcile.Params{{Scope: reconcile.Events, Account: "acct_1"},
 		{Scope: reconcile.Objects, Type: "invoice", Account: "acct_1"}} {
 		reconciled.WantRunFailed(t, b.RunOnce(t, api, what), "may not act for the account")
 	}
 	// The same for objects.
-	ended := b.ReconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
+	ended := reconcileAll(t, b, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
 	if r := ended["acct_1"]; r == nil || r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 {
 		t.Errorf("objects: %+v", r)
 	}
 	b.Fake.SetFaults(stripefake.Faults{})
 	b.Fake.Advance(time.Minute)
-	ended = b.ReconcileAll(t, api, nil, reconcile.Params{Scope: reconcile.Events})
-	b.WantAll(t, ended, "", runs.Done)
+	ended = reconcileAll(t, b, api, nil, reconcile.Params{Scope: reconcile.Events})
+	wantAll(t, b, ended, "", runs.Done)
 	if got := b.DB.QueryStrings(t, disconnectedSQL); len(got) > 0 || ended["acct_1"].Counts[reconcile.Missing] != 1 {
 		t.Errorf("connected again: %q, %v", got, ended["acct_1"].Counts)
 	}
-	measured(0, earliest(b.CompleteUntil(t, ""), earliest(b.CompleteUntil(t, "acct_1"), b.CompleteUntil(t, "acct_2"))))
+	measured(0, earliest(completeUntil(t, b, ""), earliest(completeUntil(t, b, "acct_1"),
+		completeUntil(t, b, "acct_2"))))
 }
 
 func earliest(a, b time.Time) time.Time {
@@ -276,7 +279,7 @@ func TestReconcile_onlyConnectedAccountDisconnected_isSkipped(t *testing.T) {
 	b.Fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
 	for _, except := range [][]string{nil, {""}} {
 		for _, dry := range []bool{true, false} {
-			r := b.ReconcileAll(t, b.APIAt(b.Fake.URL), except, reconcile.Params{Scope: reconcile.Events,
+			r := reconcileAll(t, b, b.APIAt(b.Fake.URL), except, reconcile.Params{Scope: reconcile.Events,
 				DryRun: dry})["acct_1"]
 			if r == nil || r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 {
 				t.Errorf("%+v", r)
@@ -306,14 +309,14 @@ func TestReconcile_disconnectedWhileWaiting_isSkipped(t *testing.T) {
 func TestReconcile_oneAccountNotExcluded_isReconciled(t *testing.T) {
 	t.Parallel()
 	b := newCompletePlatform(t, "acct_1")
-	before, own := b.CompleteUntil(t, "acct_1"), b.CompleteUntil(t, "")
-	ended := b.ReconcileAll(t, b.APIAt(b.Fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events})
+	before, own := completeUntil(t, b, "acct_1"), completeUntil(t, b, "")
+	ended := reconcileAll(t, b, b.APIAt(b.Fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events})
 	if r := ended["acct_1"]; len(ended) != 1 || r == nil || r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
 		t.Errorf("%+v", ended)
 	}
-	if !b.CompleteUntil(t, "acct_1").After(before) || !b.CompleteUntil(t, "").Equal(own) {
+	if !completeUntil(t, b, "acct_1").After(before) || !completeUntil(t, b, "").Equal(own) {
 		t.Errorf("complete until %s, before %s, and the account of the source %s, before %s",
-			b.CompleteUntil(t, "acct_1"), before, b.CompleteUntil(t, ""), own)
+			completeUntil(t, b, "acct_1"), before, completeUntil(t, b, ""), own)
 	}
 }
 
@@ -344,7 +347,7 @@ func TestReconcile_badKey_marksNoAccountDisconnected(t *testing.T) {
 			if tc.instead != nil {
 				api = b.APIAt(reconciled.Serve(t, tc.instead(t, b).ServeHTTP))
 			}
-			ended := b.ReconcileAll(t, api, tc.except, reconcile.Params{Scope: reconcile.Events})
+			ended := reconcileAll(t, b, api, tc.except, reconcile.Params{Scope: reconcile.Events})
 			for _, account := range tc.fine {
 				if r := ended[account]; r == nil || r.Status != runs.Done {
 					t.Errorf("account %q: %+v", account, r)
@@ -354,7 +357,7 @@ func TestReconcile_badKey_marksNoAccountDisconnected(t *testing.T) {
 			if len(ended) == 0 {
 				t.Error("nothing was reconciled")
 			}
-			b.WantAll(t, ended, "the API of source "+applied.SourceName, runs.Failed)
+			wantAll(t, b, ended, "the API of source "+applied.SourceName, runs.Failed)
 			if r := ended["acct_1"]; r == nil || !strings.Contains(r.Detail, tc.detail) {
 				t.Errorf("%+v", r)
 			}
@@ -378,14 +381,14 @@ func TestAccountCheck_noPlatformEvents_usesAnotherAccount(t *testing.T) {
 		b.Fake.Create("acct_2", "invoice", nil)
 		b.Deliver(t, reconciled.LoseNone)
 		b.Fake.Advance(2 * time.Hour)
-		b.WantAll(t, b.ReconcileAll(t, b.APIAt(b.Fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events}),
+		wantAll(t, b, reconcileAll(t, b, b.APIAt(b.Fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events}),
 			"", runs.Done)
 		if !complete {
 			b.DB.Exec(t, `DELETE FROM watermarks WHERE account = 'acct_2'`)
 		}
 		b.Fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
 		b.Fake.Advance(time.Minute)
-		ended := b.ReconcileAll(t, b.APIAt(b.Fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events})
+		ended := reconcileAll(t, b, b.APIAt(b.Fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events})
 		if r := ended["acct_1"]; r == nil || (r.Status == runs.Done) != complete ||
 			(r.Counts[reconcile.Disconnected] == 1) != complete {
 			t.Errorf("the other account complete %t: %+v", complete, r)
@@ -401,4 +404,55 @@ func rejectingPlatformAPI(_ *testing.T, b *reconciled.StripeEnv) http.Handler {
 		}
 		b.Fake.ServeHTTP(w, r)
 	})
+}
+
+// reconcileAll reconciles all accounts one after the other, in a process whose source excludes
+// some. It returns the ended runs by account.
+func reconcileAll(t *testing.T, b *reconciled.StripeEnv, api *provider.API, except []string,
+	o reconcile.Params) map[string]*runs.Run {
+	t.Helper()
+	r := b.Runner(t, api, reconciled.SameCaller)
+	r.Sources.All()[b.Source].ExcludedAccounts = except
+	defer b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: r.Execute})()
+	o.Source, o.AllAccounts = b.Source, true
+	run := b.StartRun(t, o)
+	reconciled.WantRunDone(t, b.WaitForEnd(t, run))
+	entered, err := reconcile.StartedRuns(t.Context(), b.OperatorPool, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entered) == 0 { // the run itself reconciled the only account, or there is none
+		entered = append(entered, run)
+	}
+	ended := map[string]*runs.Run{}
+	for _, run := range entered {
+		ended[accountOf(t, b, run)] = b.WaitForEnd(t, run)
+	}
+	return ended
+}
+
+// accountOf returns the account of a run.
+func accountOf(t *testing.T, b *reconciled.StripeEnv, run int64) string {
+	t.Helper()
+	return reconciled.QueryOne[string](t, b.Env, `SELECT params ->> 'account' FROM runs WHERE run = $1`, run)
+}
+
+// wantAll checks that all runs have ended with a status and found no disconnected account.
+func wantAll(t *testing.T, b *reconciled.StripeEnv, ended map[string]*runs.Run, detail string, status runs.Status) {
+	t.Helper()
+	for account, r := range ended {
+		if r.Status != status || !strings.Contains(r.Detail, detail) || r.Counts[reconcile.Disconnected] != 0 {
+			t.Errorf("account %q: %s with %v: %s", account, r.Status, r.Counts, r.Detail)
+		}
+	}
+}
+
+// completeUntil returns the watermark of the events of an account.
+func completeUntil(t *testing.T, b *reconciled.StripeEnv, account string) time.Time {
+	t.Helper()
+	_, until := b.CompleteRange(t, account, reconcile.Events)
+	if until.IsZero() {
+		t.Fatalf("account %q has no watermark", account)
+	}
+	return until
 }

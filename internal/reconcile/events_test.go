@@ -165,13 +165,15 @@ func TestReconcile_gapBetweenRanges_isNotComplete(t *testing.T) {
 	b := reconciled.NewEmptyEnv(t, 4, reconciled.EventTimeOptions)
 	b.StartReconciler(t, b.Runner())
 	at := func(d time.Duration) time.Time { return time.UnixMicro(sim.Start).Add(d).UTC().Truncate(time.Second) }
-	if complete := b.CompleteUntilAfter(t, time.Time{}, at(2*time.Second)); !complete.Equal(at(2 * time.Second)) {
+	if complete := completeUntilAfter(t, b, time.Time{}, at(2*time.Second)); !complete.Equal(at(2 * time.Second)) {
 		t.Fatalf("complete until %s", complete)
 	}
-	if complete := b.CompleteUntilAfter(t, at(4*time.Second), at(6*time.Second)); !complete.Equal(at(2 * time.Second)) {
+	if complete := completeUntilAfter(t, b, at(4*time.Second), at(6*time.Second)); !complete.Equal(
+		at(2 * time.Second)) {
 		t.Errorf("complete until %s, though 2 s to 4 s was not read", complete)
 	}
-	if complete := b.CompleteUntilAfter(t, at(2*time.Second), at(6*time.Second)); !complete.Equal(at(6 * time.Second)) {
+	if complete := completeUntilAfter(t, b, at(2*time.Second), at(6*time.Second)); !complete.Equal(
+		at(6 * time.Second)) {
 		t.Errorf("complete until %s, though everything until 6 s was read", complete)
 	}
 }
@@ -189,7 +191,7 @@ func TestReconcile_eventListedLate_isFoundByNextRun(t *testing.T) {
 	b.Deliver(t, b.API.History.Events)
 	b.API.SetTime(time.UnixMicro(all[last].OccurredAt).Add(refetch.DefaultLimits.ListDelay + 2*time.Second))
 	b.StartReconciler(t, b.Runner())
-	if complete := b.CompleteUntilAfter(t, time.Time{}, time.Time{}); complete.UnixMicro() <= all[last].OccurredAt {
+	if complete := completeUntilAfter(t, b, time.Time{}, time.Time{}); complete.UnixMicro() <= all[last].OccurredAt {
 		t.Fatalf("complete until %s, before the late event", complete)
 	}
 	b.API.Mu.Lock()
@@ -303,7 +305,7 @@ func TestReconcile_configurationChanged_keepsWatermarkUntilReread(t *testing.T) 
 	r := b.Runner()
 	b.StartReconciler(t, r)
 	at := func(d time.Duration) time.Time { return time.UnixMicro(sim.Start).Add(d).UTC().Truncate(time.Second) }
-	if complete := b.CompleteUntilAfter(t, time.Time{}, at(20*time.Second)); !complete.Equal(at(20 * time.Second)) {
+	if complete := completeUntilAfter(t, b, time.Time{}, at(20*time.Second)); !complete.Equal(at(20 * time.Second)) {
 		t.Fatalf("complete until %s", complete)
 	}
 	other := *r.Sources.All()[b.Source]
@@ -311,18 +313,27 @@ func TestReconcile_configurationChanged_keepsWatermarkUntilReread(t *testing.T) 
 	config.Accounts = []string{"*"}
 	other.Config = &config
 	r.Sources.Replace(&other)
-	if complete := b.CompleteUntilAfter(t, time.Time{}, at(10*time.Second)); !complete.Equal(at(20 * time.Second)) {
+	if complete := completeUntilAfter(t, b, time.Time{}, at(10*time.Second)); !complete.Equal(at(20 * time.Second)) {
 		t.Errorf("complete until %s after a run up to 10 s", complete)
 	}
-	if complete := b.CompleteUntilAfter(t, at(15*time.Second), at(30*time.Second)); !complete.Equal(
+	if complete := completeUntilAfter(t, b, at(15*time.Second), at(30*time.Second)); !complete.Equal(
 		at(20 * time.Second)) {
 		t.Errorf("complete until %s, though 10 s to 15 s was not read", complete)
 	}
-	if complete := b.CompleteUntilAfter(t, time.Time{}, at(25*time.Second)); !complete.Equal(at(25 * time.Second)) {
+	if complete := completeUntilAfter(t, b, time.Time{}, at(25*time.Second)); !complete.Equal(at(25 * time.Second)) {
 		t.Errorf("complete until %s, though everything until 25 s was read", complete)
 	}
-	if complete := b.CompleteUntilAfter(t, at(24*time.Second), at(30*time.Second)); !complete.Equal(
+	if complete := completeUntilAfter(t, b, at(24*time.Second), at(30*time.Second)); !complete.Equal(
 		at(30 * time.Second)) {
 		t.Errorf("complete until %s, though everything until 30 s was read", complete)
 	}
+}
+
+// completeUntilAfter runs over the events of a time range, which must succeed, and returns the
+// watermark.
+func completeUntilAfter(t *testing.T, b *reconciled.Env, since, until time.Time) time.Time {
+	t.Helper()
+	b.WantDone(t, reconcile.Params{Scope: reconcile.Events, Since: since, Until: until})
+	_, complete := b.CompleteRange(t, "", reconcile.Events)
+	return complete
 }

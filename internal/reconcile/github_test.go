@@ -30,11 +30,11 @@ func TestRefetch_githubUnchanged_leavesMirrorUnchanged(t *testing.T) {
 			continue
 		}
 		refetched[o.Type]++
-		before := f.MirrorRow(t, o.Type, o.ID)
+		before := mirrorRow(t, f, o.Type, o.ID)
 		if r := f.Refetch(t, o.Type, o.ID); r.Status != runs.Done {
 			t.Errorf("%s %s: %s: %s", o.Type, o.ID, r.Status, r.Detail)
 		}
-		after := f.MirrorRow(t, o.Type, o.ID)
+		after := mirrorRow(t, f, o.Type, o.ID)
 		if commented := o.Type == "issue" && after.At > before.At; commented { // a comment has no event of its issue
 			continue
 		}
@@ -62,21 +62,21 @@ func TestRefetch_githubLostWebhooks_updatesMirror(t *testing.T) {
 	f.Fake.Delete(deleted)
 	f.Fake.Advance(10 * time.Second)
 	f.StartThrough(t, f.APISource.Caller)
-	before := f.MirrorRow(t, "issue", changed)
+	before := mirrorRow(t, f, "issue", changed)
 	f.Refetch(t, "issue", changed)
-	if now := f.MirrorRow(t, "issue", changed); now.Title == before.Title || now.At <= before.At || now.Seen == 0 {
+	if now := mirrorRow(t, f, "issue", changed); now.Title == before.Title || now.At <= before.At || now.Seen == 0 {
 		t.Errorf("%+v, before the refetch %+v", now, before)
 	}
 	f.Refetch(t, "issue", deleted)
-	if now := f.MirrorRow(t, "issue", deleted); !now.Deleted || now.Final {
+	if now := mirrorRow(t, f, "issue", deleted); !now.Deleted || now.Final {
 		t.Errorf("%+v, and it was deleted", now)
 	}
 	f.Fake.Rename("samovar")
 	f.Fake.Edit(renamed)
 	f.Fake.Advance(10 * time.Second)
-	before = f.MirrorRow(t, "issue", renamed)
+	before = mirrorRow(t, f, "issue", renamed)
 	f.Refetch(t, "issue", renamed)
-	if now := f.MirrorRow(t, "issue", renamed); now.Title == before.Title || now.Deleted {
+	if now := mirrorRow(t, f, "issue", renamed); now.Title == before.Title || now.Deleted {
 		t.Errorf("%+v, before the refetch %+v", now, before)
 	}
 }
@@ -98,8 +98,8 @@ func TestRefetch_githubMissingWithoutAccess_isNotBelieved(t *testing.T) {
 		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
 	f.Fake.SetFaults(githubfake.Faults{SeesNothing: true})
-	f.WantRefetchFailure(t, "issue", hidden, "would be in too, so it does not count as deleted")
-	f.WantRefetchFailure(t, "repository", repository, "nothing shows which, so it does not count as deleted")
+	wantRefetchFailure(t, f, "issue", hidden, "would be in too, so it does not count as deleted")
+	wantRefetchFailure(t, f, "repository", repository, "nothing shows which, so it does not count as deleted")
 	f.Fake.SetFaults(githubfake.Faults{})
 	if r := f.Refetch(t, "issue", "12345"); r.Status != runs.Failed ||
 		!strings.Contains(r.Detail, "by id or with known data") {
@@ -110,8 +110,8 @@ func TestRefetch_githubMissingWithoutAccess_isNotBelieved(t *testing.T) {
 	f.Fake.Delete(repository)
 	f.Deliver(t)
 	if r := f.Refetch(t, "repository", repository); r.Status != runs.Done ||
-		!f.MirrorRow(t, "repository", repository).Deleted {
-		t.Errorf("%s: %s; %+v", r.Status, r.Detail, f.MirrorRow(t, "repository", repository))
+		!mirrorRow(t, f, "repository", repository).Deleted {
+		t.Errorf("%s: %s; %+v", r.Status, r.Detail, mirrorRow(t, f, "repository", repository))
 	}
 }
 
@@ -165,10 +165,10 @@ func TestObjectScan_githubMissingWithoutAccess_isNotBelieved(t *testing.T) {
 		r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Full: true})
 		reconciled.WantCounts(t, r, reconciled.Counts{objectscan.Unrepaired: 1, objectscan.Orphans: orphans})
 	}
-	if !f.MirrorRow(t, "issue", seen).Deleted {
+	if !mirrorRow(t, f, "issue", seen).Deleted {
 		t.Error("a missing object in a readable repository is not deleted")
 	}
-	if f.MirrorRow(t, "issue", id).Deleted || f.MirrorRow(t, "repository", first).Deleted {
+	if mirrorRow(t, f, "issue", id).Deleted || mirrorRow(t, f, "repository", first).Deleted {
 		t.Error("an object that the key does not see is deleted")
 	}
 }
@@ -191,14 +191,14 @@ func TestObjectScan_githubDrafts_areNotDeleted(t *testing.T) {
 	f.Fake.Advance(time.Minute)
 	f.StartThrough(t, f.APISource.Caller)
 	for _, id := range []string{draft, again} {
-		f.WantRefetchFailure(t, "release", id, "nothing shows which, so it does not count as deleted")
+		wantRefetchFailure(t, f, "release", id, "nothing shows which, so it does not count as deleted")
 	}
 	r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "release", Full: true})
 	reconciled.WantCounts(t, r, reconciled.Counts{objectscan.Unrepaired: 2, objectscan.Orphans: 1})
-	if !f.MirrorRow(t, "release", public).Deleted {
+	if !mirrorRow(t, f, "release", public).Deleted {
 		t.Error("a missing public release is not deleted")
 	}
-	if f.MirrorRow(t, "release", draft).Deleted || f.MirrorRow(t, "release", again).Deleted {
+	if mirrorRow(t, f, "release", draft).Deleted || mirrorRow(t, f, "release", again).Deleted {
 		t.Error("a draft that the key does not see is deleted")
 	}
 }
@@ -270,5 +270,32 @@ func TestObjectScan_githubOtherTypes_makesMirrorEqual(t *testing.T) {
 				t.Errorf("the second scan requested %q", f.Fake.Requests()[made:])
 			}
 		})
+	}
+}
+
+// MirrorRow is an object of the mirror.
+type githubRow struct {
+	At, Seen                int64
+	Deleted, Final, Pending bool
+	Title, Hash             string
+}
+
+func mirrorRow(t *testing.T, f *reconciled.GitHubEnv, objectType, id string) (r githubRow) {
+	t.Helper()
+	err := f.DB.Pool.QueryRow(t.Context(), `SELECT encode(state_hash, 'hex'), version_at, version_seen, deleted,
+		version_final, ambiguous OR refetch_after <> 0, coalesce(state ->> 'title', '') FROM objects
+		WHERE source = $1 AND object_type = $2 AND object_id = $3`, f.Source, objectType, id).Scan(&r.Hash, &r.At,
+		&r.Seen, &r.Deleted, &r.Final, &r.Pending, &r.Title)
+	if err != nil {
+		t.Fatalf("%s %s: %v", objectType, id, err)
+	}
+	return r
+}
+
+// wantRefetchFailure refetches an object, which must fail with the words.
+func wantRefetchFailure(t *testing.T, f *reconciled.GitHubEnv, objectType, id, words string) {
+	t.Helper()
+	if r := f.Refetch(t, objectType, id); r.Status != runs.Failed || !strings.Contains(r.Detail, words) {
+		t.Errorf("%s: %q, want %q", r.Status, r.Detail, words)
 	}
 }

@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,7 +38,7 @@ func TestReconcile_quotaUsedUp_waitsAndContinues(t *testing.T) {
 			b.Fake.Advance(time.Minute)
 			twelfth := make(chan struct{})
 			answer := sync.OnceFunc(func() { close(twelfth) })
-			api, calls := b.APIWithTenCalls(t, twelfth)
+			api, calls := apiWithTenCalls(t, b, twelfth)
 			t.Cleanup(answer)
 			r := b.Runner(t, api, reconciled.SameCaller)
 			r.Settings.MaxPollDelay = 20 * time.Millisecond
@@ -51,12 +52,12 @@ func TestReconcile_quotaUsedUp_waitsAndContinues(t *testing.T) {
 				calls.Load() != 9 {
 				t.Errorf("after %d calls the run is %+v", calls.Load(), w)
 			}
-			b.PassDays(t, 30)
+			passDays(t, b, 30)
 			b.WaitForRun(t, run, waits)
 			if n := calls.Load(); n != 9 {
 				t.Errorf("%d calls within thirty days", n)
 			}
-			b.PassDays(t, 1)
+			passDays(t, b, 1)
 			b.WaitForRun(t, run, func(r *runs.Run) bool { return r.Detail == "" })
 			answer()
 			testkit.Eventually(t, time.Minute, func() error {
@@ -69,12 +70,12 @@ func TestReconcile_quotaUsedUp_waitsAndContinues(t *testing.T) {
 			if n := calls.Load(); n != 18 {
 				t.Errorf("%d calls within sixty days", n)
 			}
-			b.RaiseQuota(t, r, api)
+			raiseQuota(t, b, r, api)
 			if w := b.WaitForEnd(t, run); w.Status != runs.Done || w.Detail != "" {
 				t.Errorf("with more calls the run is %+v", w)
 			}
 			if o.Scope == reconcile.Events {
-				reconciled.WantNone(t, b.MissingEvents(t))
+				reconciled.WantNone(t, missingEvents(t, b))
 			}
 		})
 	}
@@ -137,7 +138,7 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	if pending == 0 {
 		t.Fatal("no object has a pending refetch")
 	}
-	api, calls := b.APIWithTenCalls(t, nil)
+	api, calls := apiWithTenCalls(t, b, nil)
 	b.DB.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight,
 		calls)
 		VALUES ($1, '', 1, now(), now(), 0, '{}', jsonb_build_object(floor(extract(epoch FROM now()) / 86400)::int,
@@ -170,7 +171,7 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	if n := calls.Load(); n != 1 {
 		t.Errorf("%d calls were made for one refetch", n)
 	}
-	b.RaiseQuota(t, r, api)
+	raiseQuota(t, b, r, api)
 	testkit.Eventually(t, time.Minute, func() error {
 		if left := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE error <> ''`); len(left) > 0 {
 			return fmt.Errorf("waiting requests: %q", left)
@@ -181,4 +182,53 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// apiWithTenCalls returns the shop's API with ten calls a month, and the number of calls. The
+// twelfth gets its response when the channel is closed.
+func apiWithTenCalls(t *testing.T, b *reconciled.StripeEnv, twelfth <-chan struct{}) (*provider.API, *atomic.Int64) {
+	t.Helper()
+	var calls atomic.Int64
+	api := b.APIAt(reconciled.Serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) == 12 {
+			<-twelfth
+		}
+		b.Fake.ServeHTTP(w, r)
+	}))
+	api.MonthlyCalls = 10
+	return api, &calls
+}
+
+// passDays lets days pass for the quota.
+func passDays(t *testing.T, b *reconciled.StripeEnv, days int) {
+	t.Helper()
+	b.DB.Exec(t, `UPDATE rate_budgets SET calls = (SELECT coalesce(jsonb_object_agg(c.key::int - $1::int, c.value),
+		'{}')
+		FROM jsonb_each(calls) c)`, days)
+}
+
+// raiseQuota replaces the configuration with one that has a sufficient quota, as a reload does.
+func raiseQuota(t *testing.T, b *reconciled.StripeEnv, r *reconcile.Runner, api *provider.API) {
+	t.Helper()
+	more := *api
+	more.MonthlyCalls = 1000
+	other := b.Runner(t, &more, reconciled.SameCaller)
+	for _, s := range other.Sources.All() {
+		r.Sources.Replace(s)
+	}
+}
+
+// missingEvents returns the events of the account that are not in the log.
+func missingEvents(t *testing.T, b *reconciled.StripeEnv) (missed []string) {
+	t.Helper()
+	log := map[string]bool{}
+	for _, key := range b.DB.QueryStrings(t, `SELECT event_id FROM events`) {
+		log[key] = true
+	}
+	for _, e := range b.Fake.Events() {
+		if !log[e.ID] {
+			missed = append(missed, e.ID)
+		}
+	}
+	return missed
 }

@@ -1,7 +1,9 @@
 package reconcile_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	diff "github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -52,10 +55,10 @@ func TestReconcile_configuredAPIEvents_areAppendedOnce(t *testing.T) {
 			counts := map[*reconciled.RESTEnv]reconciled.Counts{}
 			for _, b := range []*reconciled.RESTEnv{calm, wild} {
 				b.Runner.Settings.InitialInterval, b.Runner.Settings.MaxInterval = 10*time.Second, 20*time.Minute
-				b.ChangeAndDeliverHalf(t, 7, 150)
+				changeAndDeliverHalf(t, b, 7, 150)
 				execute := b.Runner.Execute
 				if b == wild && kind == "field" {
-					execute = b.WithRepublisher(reconciled.KillRepeatedly(t, b.Runner))
+					execute = withRepublisher(b, reconciled.KillRepeatedly(t, b.Runner))
 				}
 				b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: execute})
 				r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events,
@@ -67,7 +70,7 @@ func TestReconcile_configuredAPIEvents_areAppendedOnce(t *testing.T) {
 				counts[b] = r.Counts
 				reconciled.WantNone(t, b.ThingDifferences(t))
 				b.Deliver(t, b.Fake.Events())
-				if stored, keys := b.CountLog(t); stored != 150 || keys != 150 {
+				if stored, keys := countLog(t, b); stored != 150 || keys != 150 {
 					t.Errorf("the log has %d events under %d keys, of 150", stored, keys)
 				}
 			}
@@ -82,12 +85,12 @@ func TestReconcile_configuredAPIEvents_areAppendedOnce(t *testing.T) {
 func TestReconcile_configuredAPIEvents_moveTheWatermark(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewRESTEnv(t, "retention: 720h", "retention: 2h")
-	b.ChangeAndDeliverHalf(t, 8, 60)
+	changeAndDeliverHalf(t, b, 8, 60)
 	b.StartReconciler(t, b.Runner)
-	before, _ := b.CountLog(t)
+	before, _ := countLog(t, b)
 	dry := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events, DryRun: true})
 	b.WantRows(t, `SELECT subject FROM watermarks`)
-	if now, _ := b.CountLog(t); dry.Counts[reconcile.Missing] != int64(60-before) || now != before {
+	if now, _ := countLog(t, b); dry.Counts[reconcile.Missing] != int64(60-before) || now != before {
 		t.Errorf("a dry run counted %v; %d of 60 events existed, now %d", dry.Counts, before, now)
 	}
 	if r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events}); r.Counts[reconcile.Missing] != int64(60-before) {
@@ -129,9 +132,9 @@ func TestReconcile_unreadableConfiguredEvents_appendNothing(t *testing.T) {
 			b.Fake.Advance(time.Minute)
 			b.StartReconciler(t, b.Runner)
 			of.params.Scope = reconcile.Events
-			run := b.StartOwnRun(t, of.params)
+			run := startOwnRun(t, b, of.params)
 			b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, want) })
-			if stored, _ := b.CountLog(t); stored != 0 {
+			if stored, _ := countLog(t, b); stored != 0 {
 				t.Errorf("%d events were appended", stored)
 			}
 		})
@@ -164,7 +167,7 @@ func TestAccountCheck_configuredAPIOtherKey_failsTheRun(t *testing.T) {
 			for _, o := range []reconcile.Params{{Scope: reconcile.Events}, {Scope: reconcile.Events, DryRun: true},
 				{Scope: reconcile.Objects}, {Scope: reconcile.Objects, Type: "thing", DryRun: true},
 				{Scope: reconcile.Object, Type: "thing", ID: "ours_1"}} {
-				reconciled.WantRunFailed(t, b.WaitForEnd(t, b.StartOwnRun(t, o)),
+				reconciled.WantRunFailed(t, b.WaitForEnd(t, startOwnRun(t, b, o)),
 					"its key is of another account, or of another "+
 						"mode (test or live), or api.events is another list")
 			}
@@ -173,7 +176,7 @@ func TestAccountCheck_configuredAPIOtherKey_failsTheRun(t *testing.T) {
 			b.Endpoint.API.BaseURL = ours
 			b.StartRunner(t, "two", 1, map[string]runs.Executor{reconcile.Job: b.SourceRunner(t).Execute})
 			for _, o := range []reconcile.Params{{Scope: reconcile.Events}, {Scope: reconcile.Objects, Type: "thing"}} {
-				if r := b.WaitForEnd(t, b.StartOwnRun(t, o)); r.Status != runs.Done ||
+				if r := b.WaitForEnd(t, startOwnRun(t, b, o)); r.Status != runs.Done ||
 					r.Counts[reconcile.Processed] == 0 {
 					t.Errorf("%s with the right key: %s %v: %s", o.Scope, r.Status, r.Counts, r.Detail)
 				}
@@ -183,5 +186,35 @@ func TestAccountCheck_configuredAPIOtherKey_failsTheRun(t *testing.T) {
 			}
 			reconciled.WantNone(t, b.ThingDifferences(t))
 		})
+	}
+}
+
+// countLog returns the number of events and of keys in the log.
+func countLog(t *testing.T, b *reconciled.RESTEnv) (stored, keys int) {
+	t.Helper()
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*), (SELECT count(*) FROM event_keys) FROM events`).Scan(
+		&stored, &keys); err != nil {
+		t.Fatal(err)
+	}
+	return stored, keys
+}
+
+// withRepublisher applies the events without an outcome before each attempt, as the republisher
+// does.
+func withRepublisher(b *reconciled.RESTEnv, execute runs.Executor) runs.Executor {
+	return func(ctx context.Context, h *runs.Lease, log *slog.Logger) (runs.Status, error) {
+		rows, err := b.DB.Pool.Query(ctx, `SELECT id FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o
+			WHERE o.event_id = e.id)`)
+		if err != nil {
+			return "", err
+		}
+		left, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		if err != nil {
+			return "", err
+		}
+		if _, err := b.Proc.PublishAndApply(ctx, left); err != nil {
+			return "", err
+		}
+		return execute(ctx, h, log)
 	}
 }

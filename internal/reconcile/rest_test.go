@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -88,7 +89,7 @@ func TestRefetch_configuredAPIRejects_appendsNothing(t *testing.T) {
 		o.Scope = reconcile.Object
 		b.WantFailure(t, o, what)
 	}
-	run := b.StartOwnRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "z"})
+	run := startOwnRun(t, b, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "z"})
 	b.WaitForRun(t, run, func(r *runs.Run) bool {
 		return strings.Contains(r.Detail, `the API returned one whose key is "a"`)
 	})
@@ -122,7 +123,7 @@ func TestObjectScan_configuredAPI_makesMirrorEqual(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			b := reconciled.NewRESTEnv(t, append([]string{"limit: 100", "limit: 6"}, edits...)...)
-			b.ChangeAndDeliverHalf(t, 7, 80)
+			changeAndDeliverHalf(t, b, 7, 80)
 			var n atomic.Int64
 			b.Fake.NextFault = func(r *http.Request) restfake.Fault {
 				switch i := n.Add(1); {
@@ -163,7 +164,7 @@ func TestObjectScan_configuredLateList_keepsNewerState(t *testing.T) {
 	b := reconciled.NewRESTEnv(t, "limit: 100\n            items", "limit: 100\n            lag: 5m\n            items",
 		`type: "{json:type}"`, "type: '{json:type}'\n      occurred: {from: 'json:thing.changed'}",
 		`version: {from: "json:thing.changed", unit: rfc3339}`, "", "version: {path: changed, unit: rfc3339}", "")
-	b.ChangeAndDeliverHalf(t, 9, 60)
+	changeAndDeliverHalf(t, b, 9, 60)
 	b.Fake.Advance(10 * time.Minute)
 	b.StartReconciler(t, b.Runner)
 	b.Scan(t, reconcile.Params{})
@@ -193,7 +194,7 @@ func TestRefetch_configurationMistake_deletesNothing(t *testing.T) {
 			b.Fake.Set("a", "one", time.Second)
 			b.Deliver(t, b.Fake.Events())
 			b.StartReconciler(t, b.Runner)
-			run := b.StartOwnRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "a"})
+			run := startOwnRun(t, b, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "a"})
 			b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, slip) })
 			reconciled.WantNone(t, b.ThingDifferences(t))
 		})
@@ -220,7 +221,7 @@ func TestObjectScan_deletesBetweenNumberedPages_areDetected(t *testing.T) {
 				}
 			}
 			b.StartReconciler(t, b.Runner)
-			run := b.StartOwnRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing", Full: true})
+			run := startOwnRun(t, b, reconcile.Params{Scope: reconcile.Objects, Type: "thing", Full: true})
 			if want != "" {
 				if r := b.WaitForRun(t, run,
 					func(r *runs.Run) bool { return strings.Contains(r.Detail, want) }); r.Status ==
@@ -237,5 +238,38 @@ func TestObjectScan_deletesBetweenNumberedPages_areDetected(t *testing.T) {
 				t.Errorf("%s (counts %v)", w, r.Counts)
 			}
 		})
+	}
+}
+
+// startOwnRun requests a reconciliation of the source.
+func startOwnRun(t *testing.T, b *reconciled.RESTEnv, o reconcile.Params) int64 {
+	t.Helper()
+	o.Source = b.Source
+	run := b.StartRun(t, o)
+	return run
+}
+
+// changeAndDeliverHalf creates, changes and deletes things, and delivers half of the webhooks.
+func changeAndDeliverHalf(t *testing.T, b *reconciled.RESTEnv, seed uint64, changes int) {
+	t.Helper()
+	r, from := rand.New(rand.NewPCG(seed, 61)), len(b.Fake.Events())
+	for range changes {
+		name := fmt.Sprint("name ", r.IntN(1000))
+		if r.IntN(6) == 0 {
+			name = ""
+		}
+		b.Fake.Set(fmt.Sprintf("t%02d", r.IntN(40)), name, time.Duration(500+r.IntN(3000))*time.Millisecond)
+	}
+	var kept [][]byte
+	for _, body := range b.Fake.Events()[from:] {
+		if r.IntN(2) == 0 {
+			kept = append(kept, body)
+		}
+	}
+	r.Shuffle(len(kept), func(i, k int) { kept[i], kept[k] = kept[k], kept[i] })
+	b.Deliver(t, kept)
+	b.Fake.Advance(time.Minute)
+	if len(b.ThingDifferences(t)) == 0 {
+		t.Fatal("there are no differences: the test is too easy")
 	}
 }

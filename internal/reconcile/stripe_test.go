@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
@@ -67,7 +69,7 @@ func newChildEnv(t *testing.T, calls func(providerapi.Caller) providerapi.Caller
 func TestObjectScan_childObjects_makesMirrorEqual(t *testing.T) {
 	t.Parallel()
 	b := newChildEnv(t, reconciled.SameCaller)
-	if wrong := b.ChildDifferences(t); len(wrong) > 0 {
+	if wrong := childDifferences(t, b); len(wrong) > 0 {
 		t.Fatal(wrong)
 	}
 	n := 0
@@ -92,7 +94,7 @@ func TestObjectScan_childObjects_makesMirrorEqual(t *testing.T) {
 		map[string]any{"email": "ada@postern.example"})
 	b.Fake.Advance(time.Minute)
 	b.Deliver(t, reconciled.LoseAll)
-	if wrong := b.ChildDifferences(t); len(wrong) < 40 {
+	if wrong := childDifferences(t, b); len(wrong) < 40 {
 		t.Fatalf("%d objects differ: the test is too easy", len(wrong))
 	}
 	for objectType, account := range reconciled.ChildTypes {
@@ -113,7 +115,7 @@ func TestObjectScan_childObjects_makesMirrorEqual(t *testing.T) {
 			}
 		}
 	}
-	reconciled.WantNone(t, b.ChildDifferences(t))
+	reconciled.WantNone(t, childDifferences(t, b))
 }
 
 // A refetch of a child object finds a change without a webhook. It is believed to be missing only
@@ -257,4 +259,33 @@ func TestObjectScan_otherModeObjects_areUnrepaired(t *testing.T) {
 			t.Errorf("%s was requested: %s", r.Path, fmt.Sprint(r.Status))
 		}
 	}
+}
+
+// childDifferences returns the child objects that differ in the mirror.
+func childDifferences(t *testing.T, b *reconciled.StripeEnv) (wrong []string) {
+	t.Helper()
+	for _, o := range b.Fake.CurrentObjects() {
+		account, below := reconciled.ChildTypes[o.Type]
+		if !below {
+			continue
+		}
+		var state []byte
+		var deleted bool
+		err := b.DB.Pool.QueryRow(t.Context(), `SELECT state, deleted FROM objects WHERE account = $1
+			AND object_type = $2 AND object_id = $3`, account, o.Type, o.ID).Scan(&state, &deleted)
+		var is, want map[string]any
+		if err == nil && deleted == o.Deleted() && deleted {
+			continue
+		}
+		if err == nil {
+			_, _ = json.Unmarshal(state, &is), json.Unmarshal(o.Body, &want)
+			delete(is, "hosted_regulatory_receipt_url")
+			delete(want, "hosted_regulatory_receipt_url")
+		}
+		if err != nil || deleted != o.Deleted() || !cmp.Equal(is, want) {
+			wrong = append(wrong, fmt.Sprintf("%s %s: %v: deleted %t: %s", o.Type, o.ID, err, deleted,
+				cmp.Diff(want, is)))
+		}
+	}
+	return wrong
 }

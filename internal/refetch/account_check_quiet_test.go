@@ -14,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
@@ -41,11 +42,11 @@ func TestAccountCheck_nothingToCheck_reportsTheRemedy(t *testing.T) {
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
 	reconciled.StartRefetcher(t, b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller), "one")
 	b.WaitForRequestError(t, "change anything in the account that sends a webhook")
-	reconciled.WantNone(t, b.DeletedObjects(t))
+	reconciled.WantNone(t, deletedObjects(t, b))
 	reconciled.WantRunDone(t,
 		b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Object, Type: "invoice",
 			ID: gone}))
-	if deleted := b.DeletedObjects(t); len(deleted) != 1 || deleted[0] != gone {
+	if deleted := deletedObjects(t, b); len(deleted) != 1 || deleted[0] != gone {
 		t.Errorf("deleted are %q, not %s", deleted, gone)
 	}
 }
@@ -76,13 +77,13 @@ func TestAccountCheck_newestEventNotInLog_isEnough(t *testing.T) {
 			b.Fake.DeleteWithoutEvent("", id)
 		}
 		if !received {
-			b.AddUndeliveredEvent(t)
+			addUndeliveredEvent(t, b)
 		}
 		r := b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
 		if r.Status != runs.Done || r.Counts[objectscan.Orphans] != 3 || r.Counts[objectscan.Repaired] != 3 ||
-			len(b.DeletedObjects(t)) != 3 {
+			len(deletedObjects(t, b)) != 3 {
 			t.Errorf("webhook received %t: %s %v, deleted are %q: %s", received, r.Status, r.Counts,
-				b.DeletedObjects(t), r.Detail)
+				deletedObjects(t, b), r.Detail)
 		}
 		if complete := b.DB.QueryStrings(t, `SELECT subject FROM watermarks`); len(complete) != 1 {
 			t.Errorf("webhook received %t: complete are %q", received, complete)
@@ -98,11 +99,11 @@ func TestAccountCheck_newestEventNotInLog_isEnough(t *testing.T) {
 func TestAccountCheck_oldWebhooksOnly_usesAnObject(t *testing.T) {
 	t.Parallel()
 	b, gone := newQuietStripeEnv(t, 5)
-	b.AddUndeliveredEvent(t)
+	addUndeliveredEvent(t, b)
 	reconciled.WantCounts(t, b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Objects,
 		Type: "invoice"}),
 		reconciled.Counts{objectscan.Repaired: 1})
-	if deleted := b.DeletedObjects(t); len(deleted) != 1 || deleted[0] != gone {
+	if deleted := deletedObjects(t, b); len(deleted) != 1 || deleted[0] != gone {
 		t.Errorf("deleted are %q, not %s", deleted, gone)
 	}
 }
@@ -118,13 +119,13 @@ func TestObjectScan_accountCheckImpossible_needsApproval(t *testing.T) {
 			b.Fake.DeleteWithoutEvent("", o.ID)
 		}
 	}
-	b.AddUndeliveredEvent(t)
+	addUndeliveredEvent(t, b)
 	api := b.APIAt(b.Fake.URL)
 	requested := b.RunOnce(t, api, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
 	if requested.Status != runs.AwaitingApproval { // because all objects are missing
 		t.Fatalf("%s: %s", requested.Status, requested.Detail)
 	}
-	reconciled.WantNone(t, b.DeletedObjects(t))
+	reconciled.WantNone(t, deletedObjects(t, b))
 	b.Approve(t, requested.ID, "they are gone")
 	b.StartReconciler(t, b.Runner(t, api, reconciled.SameCaller))
 	reconciled.WantCounts(t, b.WaitForEnd(t, requested.ID), reconciled.Counts{objectscan.Orphans: objects,
@@ -156,9 +157,9 @@ func TestObjectScan_keyChangesAccount_writesNoTombstones(t *testing.T) {
 		b.Fake.ServeHTTP(w, r)
 	}))
 	r := b.RunOnce(t, api, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
-	if r.Status != runs.Failed || !strings.Contains(r.Detail, otherAccountKey) || len(b.DeletedObjects(t)) > 0 ||
+	if r.Status != runs.Failed || !strings.Contains(r.Detail, otherAccountKey) || len(deletedObjects(t, b)) > 0 ||
 		!changed.Load() {
-		t.Errorf("%s, deleted are %q: %s", r.Status, b.DeletedObjects(t), r.Detail)
+		t.Errorf("%s, deleted are %q: %s", r.Status, deletedObjects(t, b), r.Detail)
 	}
 }
 
@@ -170,14 +171,14 @@ func TestAccountCheck_unreadableTypes_areIgnored(t *testing.T) {
 		t.Run(fmt.Sprintf("only unreadable types %t", onlyUnreadable), func(t *testing.T) {
 			t.Parallel()
 			b := reconciled.NewMirroredEnv(t, 230, reconciled.LivingOptions(5))
-			b.CopyAsTypes(t, "wa", "wb", "wc", "wd")
+			copyAsTypes(t, b, "wa", "wb", "wc", "wd")
 			words := "the API knows none of the 3 objects"
 			if onlyUnreadable {
 				b.DB.Exec(t, `DELETE FROM objects WHERE object_type = 'thing'`)
 				words = "reads none of the mirror's object types"
 			}
 			b.StartReconciler(t, b.RunnerWithoutEvents(t, 3, noObject))
-			b.WantAwaitsApproval(t, words)
+			wantAwaitsApproval(t, b, words)
 		})
 	}
 }
@@ -221,7 +222,7 @@ func TestAccountCheck_rejectedObjects_areIgnored(t *testing.T) {
 		return a, err
 	}
 	b.StartReconciler(t, r)
-	b.WantAwaitsApproval(t, "and rejects 1 of them")
+	wantAwaitsApproval(t, b, "and rejects 1 of them")
 	b.API.WantCalls(t, "/things/", 1)
 }
 
@@ -240,7 +241,7 @@ func TestAccountCheck_onlyOtherModeEvents_usesAnObject(t *testing.T) {
 			kept := b.Fake.Create(connected, "charge", nil)
 			b.Deliver(t, reconciled.LoseNone)
 			b.Fake.Advance(40 * 24 * time.Hour) // no live event is listed any more
-			b.AppendWebhook(t, fmt.Sprintf(
+			appendWebhook(t, b, fmt.Sprintf(
 				`{"id":"evt_test_1","object":"event","type":"charge.succeeded","account":%q,"created":%d,`+
 					`"livemode":false,"data":{"object":{"id":"ch_t","object":"charge","livemode":false}}}`,
 				connected, b.Fake.Now().Add(-2*time.Hour).Unix()))
@@ -263,4 +264,54 @@ func TestAccountCheck_onlyOtherModeEvents_usesAnObject(t *testing.T) {
 			b.WantRows(t, `SELECT object_id || ' ' || deleted FROM objects`, kept+" false")
 		})
 	}
+}
+
+// addUndeliveredEvent adds an event without a webhook, for example of a type that is not
+// subscribed.
+func addUndeliveredEvent(t *testing.T, b *reconciled.StripeEnv) {
+	t.Helper()
+	b.Fake.Create("", "charge", nil)
+	b.Deliver(t, reconciled.LoseAll)
+	b.Fake.Advance(time.Minute)
+}
+
+// deletedObjects returns the objects that are deleted in the mirror.
+func deletedObjects(t *testing.T, b *reconciled.StripeEnv) []string {
+	t.Helper()
+	return b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`)
+}
+
+// copyAsTypes copies the things of the mirror as objects of other types, which the API does not
+// read and the latest webhooks are about.
+func copyAsTypes(t *testing.T, b *reconciled.Env, types ...string) {
+	t.Helper()
+	for _, typ := range types {
+		b.DB.Exec(t, `INSERT INTO objects SELECT (o).*
+			FROM (SELECT jsonb_populate_record(o, jsonb_build_object('object_type', $1::text)) AS o FROM objects o
+				WHERE object_type = 'thing') o`, typ)
+	}
+	b.DB.Exec(t, `UPDATE objects o SET last_event_id = CASE WHEN o.object_type = 'thing' THEN w.oldest ELSE w.newest END
+		FROM (SELECT min(id) AS oldest, max(id) AS newest FROM events WHERE origin = 'webhook') w`)
+}
+
+// wantAwaitsApproval checks that a scan with a wrong key changes nothing and awaits approval with
+// the given words.
+func wantAwaitsApproval(t *testing.T, b *reconciled.Env, words string) {
+	t.Helper()
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
+	r := b.WaitForRun(t, run, reconciled.EndedOrAwaitsApproval)
+	if r.Status != runs.AwaitingApproval || !strings.Contains(r.Detail, words) {
+		t.Errorf("%s: %s", r.Status, r.Detail)
+	}
+	wrong := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted OR object_id LIKE 'theirs%'`)
+	if len(wrong) > 0 || !b.TypeCompleteUntil(t).IsZero() {
+		t.Errorf("complete until %s, deleted or of another account are %q", b.TypeCompleteUntil(t), wrong)
+	}
+}
+
+// appendWebhook appends a webhook without applying it.
+func appendWebhook(t *testing.T, b *reconciled.StripeEnv, body string) (id int64) {
+	t.Helper()
+	d := &provider.Delivery{ReceivedAt: b.Fake.Now(), Body: []byte(body)}
+	return applied.AppendDeliveries(t, b.Gateway, b.Sources[applied.SourceName], d)[0].ID
 }

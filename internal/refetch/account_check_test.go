@@ -75,7 +75,7 @@ func TestAccountCheck_otherModeEvents_areIgnored(t *testing.T) {
 	b.Fake.RunSteps(20)
 	b.Deliver(t, reconciled.LoseNone)
 	for i := range 50 {
-		b.AppendWebhook(t, fmt.Sprintf(`{"id":"evt_live_%d","object":"event","type":"balance.available","created":%d,`+
+		appendWebhook(t, b, fmt.Sprintf(`{"id":"evt_live_%d","object":"event","type":"balance.available","created":%d,`+
 			`"livemode":true,"data":{"object":{"object":"balance"}}}`, i, b.Fake.Now().Unix()))
 	}
 	b.Fake.Advance(2 * time.Minute)
@@ -98,7 +98,7 @@ func TestAccountCheck_eventTooNewOrTooOld_isIgnored(t *testing.T) {
 		want runs.Status
 	}{{10 * time.Second, runs.Done}, {40 * time.Second, runs.Failed}, {r.Limits.EventRetention - 30*time.Second,
 		runs.Done}} {
-		b.API.SetTime(b.OnlyEventTime(t).Add(c.age))
+		b.API.SetTime(onlyEventTime(t, b).Add(c.age))
 		if r := b.WaitForEnd(t, b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})); r.Status != c.want {
 			t.Errorf("with an event %s ago: %s: %s", c.age, r.Status, r.Detail)
 		}
@@ -262,7 +262,7 @@ func TestAccountCheck_objectsOfEveryAccount_areIgnored(t *testing.T) {
 		b.Fake.Create("", "customer", nil)
 	}
 	b.Deliver(t, reconciled.LoseNone)
-	id := b.AppendWebhook(t,
+	id := appendWebhook(t, b,
 		fmt.Sprintf(`{"id":"evt_balance","object":"event","type":"balance.available","created":%d,"livemode":false,
 		"data":{"object":{"object":"balance","livemode":false,"available":[]}}}`, b.Fake.Now().Unix()))
 	applied.Apply(t, b.Applier(t, nil), 0, []int64{id})
@@ -276,4 +276,14 @@ func TestAccountCheck_objectsOfEveryAccount_areIgnored(t *testing.T) {
 	}
 	reconciled.WantNone(t, b.DB.QueryStrings(t, `SELECT event_id FROM events WHERE origin <> 'webhook'`))
 	reconciled.WantRunDone(t, b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Events}))
+}
+
+// onlyEventTime returns the time of the only event in the log.
+func onlyEventTime(t *testing.T, b *reconciled.Env) (at time.Time) {
+	t.Helper()
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(occurred_at, received_at) FROM events
+		WHERE origin = 'webhook'`).Scan(&at); err != nil {
+		t.Fatal(err)
+	}
+	return at
 }

@@ -1,8 +1,10 @@
 package refetch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -175,7 +177,7 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 			return nil
 		})
 	}
-	b.StartRefetcherWithLog(t, r, &log)
+	startRefetcherWithLog(t, b, r, &log)
 	suspended("obj_1", "obj_2")
 	page, err := refetch.Requests(t.Context(), b.OperatorPool, b.Source, "", 10)
 	if err != nil || len(page.Items) != 2 || !page.Items[0].Suspended || !page.Items[0].Due.IsZero() {
@@ -293,4 +295,15 @@ func TestRefetch_movedObject_isSuspended(t *testing.T) {
 	reconciled.WaitForValue(t, b, 1, `SELECT count(*) FROM refetch_requests WHERE object_id = $1 AND due = 'infinity'
 		AND error LIKE '%another one is answered%next event%'`, id)
 	b.API.WantCalls(t, "/things/", 1)
+}
+
+// startRefetcherWithLog starts refetches and stores their log.
+func startRefetcherWithLog(t *testing.T, b *reconciled.Env, r *reconcile.Runner, log *reconciled.LockedBuffer) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	l := &refetch.Refetcher{Resources: r.Resources, ID: "refetcher", Logger: slog.New(slog.NewTextHandler(log, nil)),
+		PollInterval: 20 * time.Millisecond}
+	go func() { defer close(done); _ = l.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
 }

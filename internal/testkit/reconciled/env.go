@@ -179,7 +179,7 @@ func (a *SimAPI) Do(_ context.Context, c provider.Call) (*providerapi.Response, 
 
 type Env struct {
 	*applied.Log
-	gateway *pgxpool.Pool
+	Gateway *pgxpool.Pool
 	API     *SimAPI
 	Proc    *apply.Applier
 }
@@ -188,7 +188,7 @@ type Env struct {
 func newEnvWithoutAPI(t *testing.T) *Env {
 	t.Helper()
 	b := &Env{Log: applied.New(t)}
-	b.gateway = b.DB.Role(t, "gateway")
+	b.Gateway = b.DB.Role(t, "gateway")
 	return b
 }
 
@@ -220,7 +220,7 @@ func (b *Env) Deliver(t *testing.T, evs []sim.Event) {
 	for i, e := range evs {
 		ds[i] = &provider.Delivery{Body: e.Body, ReceivedAt: e.ReceivedAt}
 	}
-	applied.AppendAndApply(t, b.gateway, b.Proc, b.Sources[applied.SourceName], ds...)
+	applied.AppendAndApply(t, b.Gateway, b.Proc, b.Sources[applied.SourceName], ds...)
 }
 
 // APISources returns the sources of the runner.
@@ -239,7 +239,7 @@ func (b *Env) Runner() *reconcile.Runner {
 		10*time.Millisecond
 	limits := refetch.DefaultLimits
 	limits.EventRetention, limits.Overlap = time.Hour+time.Minute, 5*time.Second
-	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.gateway, Applier: b.Proc,
+	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.Gateway, Applier: b.Proc,
 		Sources: b.APISources(), Limits: limits}, Settings: s}
 }
 

@@ -3,7 +3,6 @@ package reconciled
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,7 +76,7 @@ func (f *GitHubEnv) RunToEnd(t *testing.T, o reconcile.Params) *runs.Run {
 func (f *GitHubEnv) Receive(t *testing.T, d *provider.Delivery) (duplicate, conflict bool) {
 	t.Helper()
 	d.ReceivedAt = f.Fake.Now()
-	r := applied.AppendDeliveries(t, f.gateway, f.Sources["code"], d)[0]
+	r := applied.AppendDeliveries(t, f.Gateway, f.Sources["code"], d)[0]
 	if !r.Duplicate {
 		applied.Apply(t, f.Proc, 0, []int64{r.ID})
 	}
@@ -98,37 +97,10 @@ func (f *GitHubEnv) Count(t *testing.T, sql string, args ...any) (n int64) {
 	return n
 }
 
-// MirrorRow is an object of the mirror.
-type GitHubRow struct {
-	At, Seen                int64
-	Deleted, Final, Pending bool
-	Title, Hash             string
-}
-
-func (f *GitHubEnv) MirrorRow(t *testing.T, objectType, id string) (r GitHubRow) {
-	t.Helper()
-	err := f.DB.Pool.QueryRow(t.Context(), `SELECT encode(state_hash, 'hex'), version_at, version_seen, deleted,
-		version_final, ambiguous OR refetch_after <> 0, coalesce(state ->> 'title', '') FROM objects
-		WHERE source = $1 AND object_type = $2 AND object_id = $3`, f.Source, objectType, id).Scan(&r.Hash, &r.At,
-		&r.Seen, &r.Deleted, &r.Final, &r.Pending, &r.Title)
-	if err != nil {
-		t.Fatalf("%s %s: %v", objectType, id, err)
-	}
-	return r
-}
-
 // Refetch refetches an object.
 func (f *GitHubEnv) Refetch(t *testing.T, objectType, id string) *runs.Run {
 	t.Helper()
 	return f.RunToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: objectType, ID: id})
-}
-
-// WantRefetchFailure refetches an object, which must fail with the words.
-func (f *GitHubEnv) WantRefetchFailure(t *testing.T, objectType, id, words string) {
-	t.Helper()
-	if r := f.Refetch(t, objectType, id); r.Status != runs.Failed || !strings.Contains(r.Detail, words) {
-		t.Errorf("%s: %q, want %q", r.Status, r.Detail, words)
-	}
 }
 
 // ObjectDifferences returns the objects that differ in the mirror. The delete of a comment is
@@ -154,7 +126,7 @@ func (f *GitHubEnv) ObjectDifferences(t *testing.T) (wrong []string) {
 
 // Runner makes a runner for the fake.
 func (f *GitHubEnv) Runner() *reconcile.Runner {
-	r := &reconcile.Runner{Resources: &refetch.Resources{Pool: f.Pool, Log: f.gateway, Applier: f.Proc,
+	r := &reconcile.Runner{Resources: &refetch.Resources{Pool: f.Pool, Log: f.Gateway, Applier: f.Proc,
 		Sources: &providerapi.Sources{}, Limits: refetch.DefaultLimits}, Settings: reconcile.DefaultSettings}
 	r.Sources.Replace(f.APISource)
 	r.Limits.ListDelay, r.Settings.RetryDelay = time.Second, time.Millisecond
@@ -166,48 +138,7 @@ func (f *GitHubEnv) ListedTypes() int64 {
 	return int64(len(github.GitHub{}.Lists(f.config, f.APISource.API, "")))
 }
 
-// DifferencesByRepository returns the objects that differ in the mirror: those of the second
-// repository and the others.
-func (f *GitHubEnv) DifferencesByRepository(t *testing.T) (unreadable, others []string) {
-	t.Helper()
-	of := f.idsOf(1)
-	for _, w := range f.ObjectDifferences(t) {
-		name, _, _ := strings.Cut(w, ":")
-		if _, id, _ := strings.Cut(name, " "); slices.Contains(of, id) {
-			unreadable = append(unreadable, w)
-		} else {
-			others = append(others, w)
-		}
-	}
-	return unreadable, others
-}
-
 const CompleteSQL = `SELECT coalesce(string_agg(subject, ' ' ORDER BY subject), '') FROM watermarks`
-
-// WantSecondUntouched checks that no object of the second repository was refetched, deleted or
-// complete.
-func (f *GitHubEnv) WantSecondUntouched(t *testing.T, requests []string) {
-	t.Helper()
-	for _, r := range requests {
-		if path, _, _ := strings.Cut(r, "?"); strings.Contains(path, "kettle-1/") && strings.Count(path, "/") > 4 &&
-			!strings.HasSuffix(path, "/comments") {
-			t.Errorf("requested %s", r)
-		}
-	}
-	WantValue(t, f.Env, 0, `SELECT count(*) FROM objects WHERE deleted AND object_id = ANY($1)`, f.idsOf(1))
-	WantValue(t, f.Env, 0, `SELECT count(*) FROM drifts WHERE object_id = ANY($1)`, f.idsOf(1))
-	WantValue(t, f.Env, "", CompleteSQL)
-}
-
-// idsOf returns the ids of the objects of a repository.
-func (f *GitHubEnv) idsOf(repository int) (ids []string) {
-	for _, o := range f.Fake.CurrentObjects() {
-		if o.Repository == f.Fake.Repositories()[repository] {
-			ids = append(ids, o.ID)
-		}
-	}
-	return ids
-}
 
 // InterceptingCaller is a Caller that may respond in place of the API.
 type InterceptingCaller struct {
@@ -220,19 +151,4 @@ func (m InterceptingCaller) Do(ctx context.Context, c provider.Call) (*providera
 		return a, nil
 	}
 	return m.Caller.Do(ctx, c)
-}
-
-// WantIssuesEqual checks that the mirror has the current state of all issues of a repository.
-func (f *GitHubEnv) WantIssuesEqual(t *testing.T, repository int) {
-	t.Helper()
-	wrong := map[string]bool{}
-	for _, w := range f.ObjectDifferences(t) {
-		name, _, _ := strings.Cut(w, ":")
-		wrong[name] = true
-	}
-	for _, id := range f.idsOf(repository) {
-		if wrong["issue "+id] {
-			t.Errorf("issue %s of repository %d differs", id, repository)
-		}
-	}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/refetch"
-	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -55,17 +54,6 @@ func (p PartlyReadable) Fetch(src *provider.Source, api *provider.API, account, 
 	bool) {
 	c, ok := p.Provider.Fetch(src, api, account, objectType, id)
 	return c, ok && !p.Unreadable(id)
-}
-
-// StartRefetcherWithLog starts refetches and stores their log.
-func (b *Env) StartRefetcherWithLog(t *testing.T, r *reconcile.Runner, log *LockedBuffer) {
-	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	l := &refetch.Refetcher{Resources: r.Resources, ID: "refetcher", Logger: slog.New(slog.NewTextHandler(log, nil)),
-		PollInterval: 20 * time.Millisecond}
-	go func() { defer close(done); _ = l.Run(ctx) }()
-	t.Cleanup(func() { stop(); <-done })
 }
 
 // GaugeValues returns the values of a registry by name and labels.
@@ -166,18 +154,4 @@ func RandomSubset(evs []sim.Event, percent int, seed uint64) (kept []sim.Event) 
 		}
 	}
 	return kept
-}
-
-// Jobs returns the jobs of a runner.
-func (b *Env) Jobs() map[string]runs.Executor {
-	return map[string]runs.Executor{reconcile.Job: b.Runner().Execute}
-}
-
-// CompleteUntilAfter runs over the events of a time range, which must succeed, and returns the
-// watermark.
-func (b *Env) CompleteUntilAfter(t *testing.T, since, until time.Time) time.Time {
-	t.Helper()
-	b.WantDone(t, reconcile.Params{Scope: reconcile.Events, Since: since, Until: until})
-	_, complete := b.CompleteRange(t, "", reconcile.Events)
-	return complete
 }

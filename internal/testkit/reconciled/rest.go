@@ -4,15 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
@@ -21,7 +17,6 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/refetch"
-	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
 )
@@ -90,7 +85,7 @@ func (b *RESTEnv) SourceRunner(t *testing.T) *reconcile.Runner {
 	s.Replace(source)
 	settings := reconcile.DefaultSettings
 	settings.RetryDelay = 10 * time.Millisecond
-	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.gateway, Applier: b.Proc, Sources: s,
+	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.Gateway, Applier: b.Proc, Sources: s,
 		Limits: refetch.DefaultLimits}, Settings: settings}
 }
 
@@ -101,7 +96,7 @@ func (b *RESTEnv) Deliver(t *testing.T, bodies [][]byte) {
 	for i, body := range bodies {
 		ds[i] = &provider.Delivery{Header: http.Header{}, Body: body, ReceivedAt: b.Fake.Now()}
 	}
-	applied.AppendAndApply(t, b.gateway, b.Proc, b.Sources[thingsSource], ds...)
+	applied.AppendAndApply(t, b.Gateway, b.Proc, b.Sources[thingsSource], ds...)
 }
 
 // ThingDifferences returns the things that differ from the API.
@@ -138,67 +133,4 @@ func (b *RESTEnv) ThingDifferences(t *testing.T) (wrong []string) {
 		}
 	}
 	return wrong
-}
-
-// StartOwnRun requests a reconciliation of the source.
-func (b *RESTEnv) StartOwnRun(t *testing.T, o reconcile.Params) int64 {
-	t.Helper()
-	o.Source = b.Source
-	run := b.StartRun(t, o)
-	return run
-}
-
-// ChangeAndDeliverHalf creates, changes and deletes things, and delivers half of the webhooks.
-func (b *RESTEnv) ChangeAndDeliverHalf(t *testing.T, seed uint64, changes int) {
-	t.Helper()
-	r, from := rand.New(rand.NewPCG(seed, 61)), len(b.Fake.Events())
-	for range changes {
-		name := fmt.Sprint("name ", r.IntN(1000))
-		if r.IntN(6) == 0 {
-			name = ""
-		}
-		b.Fake.Set(fmt.Sprintf("t%02d", r.IntN(40)), name, time.Duration(500+r.IntN(3000))*time.Millisecond)
-	}
-	var kept [][]byte
-	for _, body := range b.Fake.Events()[from:] {
-		if r.IntN(2) == 0 {
-			kept = append(kept, body)
-		}
-	}
-	r.Shuffle(len(kept), func(i, k int) { kept[i], kept[k] = kept[k], kept[i] })
-	b.Deliver(t, kept)
-	b.Fake.Advance(time.Minute)
-	if len(b.ThingDifferences(t)) == 0 {
-		t.Fatal("there are no differences: the test is too easy")
-	}
-}
-
-// CountLog returns the number of events and of keys in the log.
-func (b *RESTEnv) CountLog(t *testing.T) (stored, keys int) {
-	t.Helper()
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*), (SELECT count(*) FROM event_keys) FROM events`).Scan(
-		&stored, &keys); err != nil {
-		t.Fatal(err)
-	}
-	return stored, keys
-}
-
-// WithRepublisher applies the events without an outcome before each attempt, as the republisher
-// does.
-func (b *RESTEnv) WithRepublisher(execute runs.Executor) runs.Executor {
-	return func(ctx context.Context, h *runs.Lease, log *slog.Logger) (runs.Status, error) {
-		rows, err := b.DB.Pool.Query(ctx, `SELECT id FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o
-			WHERE o.event_id = e.id)`)
-		if err != nil {
-			return "", err
-		}
-		left, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-		if err != nil {
-			return "", err
-		}
-		if _, err := b.Proc.PublishAndApply(ctx, left); err != nil {
-			return "", err
-		}
-		return execute(ctx, h, log)
-	}
 }

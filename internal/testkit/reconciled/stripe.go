@@ -2,16 +2,12 @@ package reconciled
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
@@ -56,7 +52,7 @@ func (b *StripeEnv) Deliver(t *testing.T, lost func(n int) bool) (missing int64)
 		}
 		return true
 	})
-	applied.AppendAndApply(t, b.gateway, b.Applier(t, nil), b.Sources[applied.SourceName], ds...)
+	applied.AppendAndApply(t, b.Gateway, b.Applier(t, nil), b.Sources[applied.SourceName], ds...)
 	return missing
 }
 
@@ -74,7 +70,7 @@ func (b *StripeEnv) Runner(t *testing.T, api *provider.API,
 	s.RetryDelay = 10 * time.Millisecond
 	limits := refetch.DefaultLimits
 	limits.ListDelay = time.Second
-	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.gateway, Applier: b.Applier(t, nil),
+	return &reconcile.Runner{Resources: &refetch.Resources{Pool: b.Pool, Log: b.Gateway, Applier: b.Applier(t, nil),
 		Sources: sources, Limits: limits}, Settings: s}
 }
 
@@ -91,135 +87,6 @@ const ConnectedAccount = "acct_1"
 var ChildTypes = map[string]string{"card": ConnectedAccount, "tax_id": ConnectedAccount, "person": ConnectedAccount,
 	"bank_account": ConnectedAccount, "account": ConnectedAccount + "/test",
 	"treasury.received_credit": ConnectedAccount, "fee_refund": ConnectedAccount}
-
-// ChildDifferences returns the child objects that differ in the mirror.
-func (b *StripeEnv) ChildDifferences(t *testing.T) (wrong []string) {
-	t.Helper()
-	for _, o := range b.Fake.CurrentObjects() {
-		account, below := ChildTypes[o.Type]
-		if !below {
-			continue
-		}
-		var state []byte
-		var deleted bool
-		err := b.DB.Pool.QueryRow(t.Context(), `SELECT state, deleted FROM objects WHERE account = $1
-			AND object_type = $2 AND object_id = $3`, account, o.Type, o.ID).Scan(&state, &deleted)
-		var is, want map[string]any
-		if err == nil && deleted == o.Deleted() && deleted {
-			continue
-		}
-		if err == nil {
-			_, _ = json.Unmarshal(state, &is), json.Unmarshal(o.Body, &want)
-			delete(is, "hosted_regulatory_receipt_url")
-			delete(want, "hosted_regulatory_receipt_url")
-		}
-		if err != nil || deleted != o.Deleted() || !cmp.Equal(is, want) {
-			wrong = append(wrong, fmt.Sprintf("%s %s: %v: deleted %t: %s", o.Type, o.ID, err, deleted,
-				cmp.Diff(want, is)))
-		}
-	}
-	return wrong
-}
-
-// ReconcileAll reconciles all accounts one after the other, in a process whose source excludes
-// some. It returns the ended runs by account.
-func (b *StripeEnv) ReconcileAll(t *testing.T, api *provider.API, except []string,
-	o reconcile.Params) map[string]*runs.Run {
-	t.Helper()
-	r := b.Runner(t, api, SameCaller)
-	r.Sources.All()[b.Source].ExcludedAccounts = except
-	defer b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: r.Execute})()
-	o.Source, o.AllAccounts = b.Source, true
-	run := b.StartRun(t, o)
-	WantRunDone(t, b.WaitForEnd(t, run))
-	entered, err := reconcile.StartedRuns(t.Context(), b.OperatorPool, run)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(entered) == 0 { // the run itself reconciled the only account, or there is none
-		entered = append(entered, run)
-	}
-	ended := map[string]*runs.Run{}
-	for _, run := range entered {
-		ended[b.accountOf(t, run)] = b.WaitForEnd(t, run)
-	}
-	return ended
-}
-
-// accountOf returns the account of a run.
-func (b *StripeEnv) accountOf(t *testing.T, run int64) string {
-	t.Helper()
-	return QueryOne[string](t, b.Env, `SELECT params ->> 'account' FROM runs WHERE run = $1`, run)
-}
-
-// WantAll checks that all runs have ended with a status and found no disconnected account.
-func (b *StripeEnv) WantAll(t *testing.T, ended map[string]*runs.Run, detail string, status runs.Status) {
-	t.Helper()
-	for account, r := range ended {
-		if r.Status != status || !strings.Contains(r.Detail, detail) || r.Counts[reconcile.Disconnected] != 0 {
-			t.Errorf("account %q: %s with %v: %s", account, r.Status, r.Counts, r.Detail)
-		}
-	}
-}
-
-// CompleteUntil returns the watermark of the events of an account.
-func (b *StripeEnv) CompleteUntil(t *testing.T, account string) time.Time {
-	t.Helper()
-	_, until := b.CompleteRange(t, account, reconcile.Events)
-	if until.IsZero() {
-		t.Fatalf("account %q has no watermark", account)
-	}
-	return until
-}
-
-// APIWithTenCalls returns the shop's API with ten calls a month, and the number of calls. The
-// twelfth gets its response when the channel is closed.
-func (b *StripeEnv) APIWithTenCalls(t *testing.T, twelfth <-chan struct{}) (*provider.API, *atomic.Int64) {
-	t.Helper()
-	var calls atomic.Int64
-	api := b.APIAt(Serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if calls.Add(1) == 12 {
-			<-twelfth
-		}
-		b.Fake.ServeHTTP(w, r)
-	}))
-	api.MonthlyCalls = 10
-	return api, &calls
-}
-
-// PassDays lets days pass for the quota.
-func (b *StripeEnv) PassDays(t *testing.T, days int) {
-	t.Helper()
-	b.DB.Exec(t, `UPDATE rate_budgets SET calls = (SELECT coalesce(jsonb_object_agg(c.key::int - $1::int, c.value),
-		'{}')
-		FROM jsonb_each(calls) c)`, days)
-}
-
-// RaiseQuota replaces the configuration with one that has a sufficient quota, as a reload does.
-func (b *StripeEnv) RaiseQuota(t *testing.T, r *reconcile.Runner, api *provider.API) {
-	t.Helper()
-	more := *api
-	more.MonthlyCalls = 1000
-	other := b.Runner(t, &more, SameCaller)
-	for _, s := range other.Sources.All() {
-		r.Sources.Replace(s)
-	}
-}
-
-// MissingEvents returns the events of the account that are not in the log.
-func (b *StripeEnv) MissingEvents(t *testing.T) (missed []string) {
-	t.Helper()
-	log := map[string]bool{}
-	for _, key := range b.DB.QueryStrings(t, `SELECT event_id FROM events`) {
-		log[key] = true
-	}
-	for _, e := range b.Fake.Events() {
-		if !log[e.ID] {
-			missed = append(missed, e.ID)
-		}
-	}
-	return missed
-}
 
 // RunOnce executes a run in one process, and returns it when it has ended or awaits an approval.
 func (b *StripeEnv) RunOnce(t *testing.T, api *provider.API, o reconcile.Params) *runs.Run {
@@ -252,16 +119,6 @@ func (b *StripeEnv) OtherAccountAPI(t *testing.T, objectType string, n int) http
 	}
 	other.Advance(2 * time.Minute)
 	return OtherIDs(other)
-}
-
-// OnlyEventTime returns the time of the only event in the log.
-func (b *Env) OnlyEventTime(t *testing.T) (at time.Time) {
-	t.Helper()
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(occurred_at, received_at) FROM events
-		WHERE origin = 'webhook'`).Scan(&at); err != nil {
-		t.Fatal(err)
-	}
-	return at
 }
 
 // WithoutEvents is a provider that lists objects and no events.
@@ -312,53 +169,3 @@ func Nonzero(counts map[string]int64) map[string]int64 {
 func LoseNone(int) bool { return false }
 
 func LoseAll(int) bool { return true }
-
-// AddUndeliveredEvent adds an event without a webhook, for example of a type that is not
-// subscribed.
-func (b *StripeEnv) AddUndeliveredEvent(t *testing.T) {
-	t.Helper()
-	b.Fake.Create("", "charge", nil)
-	b.Deliver(t, LoseAll)
-	b.Fake.Advance(time.Minute)
-}
-
-// DeletedObjects returns the objects that are deleted in the mirror.
-func (b *StripeEnv) DeletedObjects(t *testing.T) []string {
-	t.Helper()
-	return b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`)
-}
-
-// CopyAsTypes copies the things of the mirror as objects of other types, which the API does not
-// read and the latest webhooks are about.
-func (b *Env) CopyAsTypes(t *testing.T, types ...string) {
-	t.Helper()
-	for _, typ := range types {
-		b.DB.Exec(t, `INSERT INTO objects SELECT (o).*
-			FROM (SELECT jsonb_populate_record(o, jsonb_build_object('object_type', $1::text)) AS o FROM objects o
-				WHERE object_type = 'thing') o`, typ)
-	}
-	b.DB.Exec(t, `UPDATE objects o SET last_event_id = CASE WHEN o.object_type = 'thing' THEN w.oldest ELSE w.newest END
-		FROM (SELECT min(id) AS oldest, max(id) AS newest FROM events WHERE origin = 'webhook') w`)
-}
-
-// WantAwaitsApproval checks that a scan with a wrong key changes nothing and awaits approval with
-// the given words.
-func (b *Env) WantAwaitsApproval(t *testing.T, words string) {
-	t.Helper()
-	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
-	r := b.WaitForRun(t, run, EndedOrAwaitsApproval)
-	if r.Status != runs.AwaitingApproval || !strings.Contains(r.Detail, words) {
-		t.Errorf("%s: %s", r.Status, r.Detail)
-	}
-	wrong := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted OR object_id LIKE 'theirs%'`)
-	if len(wrong) > 0 || !b.TypeCompleteUntil(t).IsZero() {
-		t.Errorf("complete until %s, deleted or of another account are %q", b.TypeCompleteUntil(t), wrong)
-	}
-}
-
-// AppendWebhook appends a webhook without applying it.
-func (b *StripeEnv) AppendWebhook(t *testing.T, body string) (id int64) {
-	t.Helper()
-	d := &provider.Delivery{ReceivedAt: b.Fake.Now(), Body: []byte(body)}
-	return applied.AppendDeliveries(t, b.gateway, b.Sources[applied.SourceName], d)[0].ID
-}
