@@ -19,9 +19,6 @@ import (
 const (
 	// maxNodes bounds the size of one expression.
 	maxNodes = 500
-	// maxIterations bounds how often one evaluation executes the bodies of all(), map() and similar
-	// functions, nested ones included.
-	maxIterations = 100_000
 	// maxElements bounds the memory of one evaluation, in elements that it creates.
 	maxElements = 100_000
 )
@@ -86,7 +83,6 @@ func (s Scope) variables() types.Map {
 		"deleted": types.Bool}
 	all := types.Map{"new": types.TypeOf(map[string]any{}), "object": object,
 		countIterationFunc: types.TypeOf((&workMeter{}).countIteration), weighFunc: types.TypeOf((&workMeter{}).weigh),
-		equalFunc: types.TypeOf((&workMeter{}).equal), inFunc: types.TypeOf((&workMeter{}).in),
 		builtinFunc: types.TypeOf((&workMeter{}).callBuiltin)}
 	if s.Change {
 		all["old"] = types.TypeOf(map[string]any{})
@@ -129,10 +125,8 @@ func withoutExcerpt(err error) error {
 // evaluation exceeds a bound.
 func (e *Expression) Eval(f *TemplateData) (any, error) {
 	got, err := e.run(f)
-	for _, bound := range []error{errTooManyIterations, errTooMuchWork} {
-		if errors.Is(err, bound) {
-			return nil, fmt.Errorf("%s: %w", e.text, bound)
-		}
+	if errors.Is(err, errTooMuchWork) {
+		return nil, fmt.Errorf("%s: %w", e.text, errTooMuchWork)
 	}
 	if err != nil {
 		// the message may contain values
@@ -153,7 +147,7 @@ func (e *Expression) run(f *TemplateData) (got any, err error) {
 	w := &workMeter{}
 	machine := vm.VM{MemoryBudget: maxElements}
 	if got, err = machine.Run(e.program, f.environment(w)); err == nil {
-		w.spendDeep(got, 1, 0) // the caller writes the result
+		w.visit(got, 1, 0) // the caller writes the result
 	}
 	return got, err
 }

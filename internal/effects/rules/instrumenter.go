@@ -12,8 +12,6 @@ import (
 const (
 	countIterationFunc = "\x00turn"
 	weighFunc          = "\x00weigh"
-	equalFunc          = "\x00equal"
-	inFunc             = "\x00in"
 	builtinFunc        = "\x00call"
 )
 
@@ -22,8 +20,8 @@ const sortComparisons = 16
 
 var errDynamicPattern = errors.New("the pattern of matches has to be a literal in quotes")
 
-// instrumenter changes an expression so that it counts its work: each iteration of a loop, and each
-// operation whose cost grows with a value.
+// instrumenter changes an expression so that it counts its work: each iteration of a loop, and the
+// size of each value that an operator or a function visits.
 type instrumenter struct {
 	err error
 	// usesSteps reports that the expression uses values that earlier steps captured.
@@ -39,13 +37,15 @@ func (m *instrumenter) Visit(node *ast.Node) {
 		m.usesSteps = m.usesSteps || n.Value == "steps"
 		m.usedNames[n.Value] = true
 	case *ast.PredicateNode:
-		n.Node = &ast.ConditionalNode{Cond: newCall(countIterationFunc, &ast.IntegerNode{Value: countNodes(n.Node)}),
-			Exp1: n.Node, Exp2: &ast.NilNode{}}
+		n.Node = &ast.ConditionalNode{Cond: newCall(countIterationFunc), Exp1: n.Node, Exp2: &ast.NilNode{}}
 	case *ast.BinaryNode:
-		m.instrumentBinary(node, n)
+		m.instrumentBinary(n)
 	case *ast.BuiltinNode:
 		instrumentFunction(node, n)
 	case *ast.CallNode:
+		for i := range n.Arguments {
+			addWeight(&n.Arguments[i], 1)
+		}
 		n.SetType(nil) // its arguments may have changed, so that it is checked again
 	case *ast.MemberNode:
 		of, isName := n.Node.(*ast.IdentifierNode)
@@ -53,100 +53,65 @@ func (m *instrumenter) Visit(node *ast.Node) {
 			m.usedNames[of.Value+"."+member.Value] = true
 		}
 		addWeight(&n.Property, 1)
-	case *ast.SliceNode:
-		addWeight(&n.From, 1)
-		addWeight(&n.To, 1)
 	case *ast.PairNode:
 		addWeight(&n.Key, 1)
 	}
 }
 
 // instrumentBinary counts the work of a binary operator.
-func (m *instrumenter) instrumentBinary(node *ast.Node, n *ast.BinaryNode) {
+func (m *instrumenter) instrumentBinary(n *ast.BinaryNode) {
 	switch n.Operator {
 	case "==", "!=":
 		if isLiteral(n.Left) || isLiteral(n.Right) {
 			return
 		}
-		var same ast.Node = newCall(equalFunc, n.Left, n.Right)
-		if n.Operator == "!=" {
-			same = &ast.UnaryNode{Operator: "not", Node: same}
-		}
-		replaceNode(node, same)
-	case "in":
-		if !isLiteralList(n.Right) {
-			replaceNode(node, newCall(inFunc, n.Left, n.Right))
-		}
 	case "matches":
-		m.weighPattern(n)
-	case "+", "<", "<=", ">", ">=", "contains", "startsWith", "endsWith":
-		addWeight(&n.Left, 1)
-		addWeight(&n.Right, 1)
+		addWeight(&n.Left, m.patternWork(n.Right))
+		return
+	case "+", "<", "<=", ">", ">=", "contains", "startsWith", "endsWith", "in":
+	default:
+		return
 	}
+	addWeight(&n.Left, 1)
+	addWeight(&n.Right, 1)
 }
 
-// weighPattern weighs a text by the work that a pattern does for each of its characters.
-func (m *instrumenter) weighPattern(n *ast.BinaryNode) {
-	text, ok := n.Right.(*ast.StringNode)
+// patternWork returns the work that a pattern does for each character of a text.
+func (m *instrumenter) patternWork(pattern ast.Node) int {
+	text, ok := pattern.(*ast.StringNode)
 	if !ok {
 		m.err = errDynamicPattern
-		return
+		return 1
 	}
 	parsed, err := syntax.Parse(text.Value, syntax.Perl)
 	if err != nil {
 		m.err = err
-		return
+		return 1
 	}
 	program, err := syntax.Compile(parsed.Simplify())
 	if err != nil {
 		m.err = err
-		return
+		return 1
 	}
-	addWeight(&n.Left, 1+len(program.Inst))
+	return 1 + len(program.Inst)
 }
 
 // instrumentFunction counts the work of a builtin function; loops count their iterations.
 func instrumentFunction(node *ast.Node, n *ast.BuiltinNode) {
-	if !builtin.Builtins[builtin.Index[n.Name]].Predicate {
-		if !(n.Name == "len" && isLoop(n.Arguments[0])) {
-			replaceNode(node, newCall(builtinFunc, append([]ast.Node{&ast.StringNode{Value: n.Name}},
-				n.Arguments...)...))
-		}
-		return
-	}
-	if len(n.Arguments) == 1 && !isLoop(n.Arguments[0]) {
+	switch {
+	case !builtin.Builtins[builtin.Index[n.Name]].Predicate:
+		replaceNode(node, newCall(builtinFunc, append([]ast.Node{&ast.StringNode{Value: n.Name}}, n.Arguments...)...))
+	case len(n.Arguments) == 1:
 		addWeight(&n.Arguments[0], 1)
-		return
-	}
-	for _, arg := range n.Arguments {
-		if p, ok := arg.(*ast.PredicateNode); ok && (n.Name == "sortBy" || n.Name == "groupBy") {
-			addWeight(&p.Node, sortComparisons)
-		}
+	case n.Name == "sortBy" || n.Name == "groupBy":
+		addWeight(&n.Arguments[1].(*ast.PredicateNode).Node, sortComparisons)
 	}
 }
 
-func isLoop(n ast.Node) bool {
-	of, ok := n.(*ast.BuiltinNode)
-	return ok && builtin.Builtins[builtin.Index[of.Name]].Predicate
-}
-
+// isLiteral reports whether a node is a literal or a range, whose evaluation takes no work.
 func isLiteral(n ast.Node) bool {
-	switch n.(type) {
-	case *ast.NilNode, *ast.BoolNode, *ast.IntegerNode, *ast.FloatNode, *ast.StringNode, *ast.ConstantNode:
-		return true
-	}
-	return false
-}
-
-// isLiteralList reports whether a node is an array of literals, or a range.
-func isLiteralList(n ast.Node) bool {
 	switch n := n.(type) {
-	case *ast.ArrayNode:
-		for _, of := range n.Nodes {
-			if !isLiteral(of) {
-				return false
-			}
-		}
+	case *ast.NilNode, *ast.BoolNode, *ast.IntegerNode, *ast.FloatNode, *ast.StringNode, *ast.ConstantNode:
 		return true
 	case *ast.BinaryNode:
 		return n.Operator == ".."
@@ -170,14 +135,3 @@ func replaceNode(node *ast.Node, by ast.Node) {
 	by.SetLocation((*node).Location())
 	*node = by
 }
-
-// countNodes counts the nodes of a loop's body.
-func countNodes(n ast.Node) int {
-	c := nodeCounter(0)
-	ast.Walk(&n, &c)
-	return int(c)
-}
-
-type nodeCounter int
-
-func (c *nodeCounter) Visit(*ast.Node) { *c++ }

@@ -69,8 +69,7 @@ func (f *TemplateData) environment(w *workMeter) map[string]any {
 			"occurred_at": e.OccurredAt, "received_at": e.ReceivedAt},
 		"step_key": f.StepKey, "answer": map[string]any{"status": f.Response.Status, "body": f.Response.Body},
 		"window":           map[string]any{"start": f.Window.Start, "end": f.Window.End},
-		countIterationFunc: w.countIteration, weighFunc: w.weigh, equalFunc: w.equal, inFunc: w.in,
-		builtinFunc: w.callBuiltin,
+		countIterationFunc: w.countIteration, weighFunc: w.weigh, builtinFunc: w.callBuiltin,
 	}
 }
 
@@ -80,10 +79,11 @@ func (f *TemplateData) changed(w *workMeter, path string) (bool, error) {
 	if path == "" {
 		return false, fmt.Errorf(`changed(""): name a path, as changed("status")`)
 	}
-	w.spendText(path, 1)
+	w.visit(path, 1, 0)
 	old, was := lookup(any(f.Old), path)
 	now, is := lookup(any(f.New), path)
-	w.spendComparison(old, now)
+	w.visit(old, 1, 0)
+	w.visit(now, 1, 0)
 	return was != is || !reflect.DeepEqual(old, now), nil
 }
 
