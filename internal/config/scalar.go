@@ -42,11 +42,11 @@ func setScalar(v reflect.Value, text string) error {
 	case reflect.Map:
 		return setPairs(v, text)
 	case reflect.Pointer: // a pointer distinguishes false from unset
-		effectWarnings := reflect.New(v.Type().Elem())
-		if err := setScalar(effectWarnings.Elem(), text); err != nil {
+		value := reflect.New(v.Type().Elem())
+		if err := setScalar(value.Elem(), text); err != nil {
 			return err
 		}
-		v.Set(effectWarnings)
+		v.Set(value)
 	default:
 		return fmt.Errorf("settings of kind %s cannot be set from text", v.Kind())
 	}
