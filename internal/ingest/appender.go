@@ -54,18 +54,12 @@ type queuedDelivery struct {
 	// memory is the reservation for the body. finish releases it, even if the sender has gone,
 	// because the body is in memory until then.
 	memory reservation
-	// releaseKeys ends the reservation of the delivery's keys (inFlightKeys); nil if there is none.
-	releaseKeys func()
 }
 
 // finish sends the result and releases the memory. The waiting request may reuse w at once, so
-// finish does not read w after the send. It releases the keys before the send, because the sender
-// may then send the same keys again at once.
+// finish does not read w after the send.
 func (w *queuedDelivery) finish(r result) {
 	memory := w.memory
-	if w.releaseKeys != nil {
-		w.releaseKeys()
-	}
 	w.result <- r
 	memory.release()
 }

@@ -112,14 +112,7 @@ func TestAPISource_invalidDelivery_responseNamesReason(t *testing.T) {
 	log, tune := captureLog(slog.LevelInfo)
 	b := setup(t, tune)
 	b.post(t, "api", apiDelivery(cloudEvent("1", "1"), cloudEventType)).receipt(t)
-	release := b.lockLog(t)
-	inFlight := b.send(t, t.Context(), "api", apiDelivery(cloudEvent("2", "2"), cloudEventType))
-	b.waitBlocked(t, 1)
-	for range 2 {
-		b.post(t, "api", apiDelivery(cloudEvent("2", "2"), cloudEventType)).wantProblem(t, 409, "in-flight")
-	}
-	release()
-	(<-inFlight).receipt(t)
+	b.post(t, "api", apiDelivery(cloudEvent("2", "2"), cloudEventType)).receipt(t)
 	long := "Content-Type: text/" + strings.Repeat("k", 3000)
 	for _, token := range []string{"Bearer wrong", "Basic x"} {
 		b.post(t, "api", apiDelivery("["+cloudEvent("new", "1")+","+cloudEvent("1", "0")+"]",
@@ -153,7 +146,6 @@ func TestAPISource_invalidDelivery_responseNamesReason(t *testing.T) {
 		lines[fmt.Sprintf("%v %v %v %.27s", l["result"], l["status"], l["event_id"], detail)]++
 	}
 	want := map[string]int{
-		"in_flight 409 /s 2 A delivery with this key is":  2,
 		"conflict 422 /s new Stored before with other co": 2,
 		"invalid 400 <nil> the header Idempotency-Key ":   2,
 		"rejected 401 <nil> <nil>":                        3, // one per source and reason
@@ -214,31 +206,24 @@ func TestAPISource_batchWithConflict_storesNothing(t *testing.T) {
 	}
 }
 
-// A key in flight is rejected with 409, also as one of several. It is accepted again when the
-// append has ended.
-func TestAPISource_keyInFlight_isConflict409(t *testing.T) {
+// A key that arrives twice at the same moment is stored once. The second delivery waits and gets
+// the receipt of the first. Other content is rejected, with all events of its batch.
+func TestAPISource_keyInFlight_waitsForReceipt(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	release := b.lockLog(t)
 	first := b.send(t, t.Context(), "api", apiDelivery(cloudEvent("1", "1"), cloudEventType))
 	b.waitBlocked(t, 1)
-	for _, d := range []*provider.Delivery{apiDelivery(cloudEvent("1", "1"), cloudEventType),
-		apiDelivery(cloudEvent("1", "0"), cloudEventType),
-		apiDelivery("["+cloudEvent("2", "2")+","+cloudEvent("1", "1")+"]", cloudEventBatchType)} {
-		b.post(t, "api", d).wantProblem(t, 409, "in-flight")
+	second := b.send(t, t.Context(), "api", apiDelivery(cloudEvent("1", "1"), cloudEventType))
+	b.waitBlocked(t, 2)
+	release() // either may be stored first now
+	if r, s := (<-first).receipt(t), (<-second).receipt(t); r.ID != s.ID || r.Duplicate == s.Duplicate {
+		t.Errorf("receipts %+v and %+v", r, s)
 	}
-	// the rejected batch has reserved no key
-	other := b.send(t, t.Context(), "api", apiDelivery(cloudEvent("2", "2"), cloudEventType))
-	release()
-	r := (<-first).receipt(t)
-	if r.Duplicate || (<-other).receipt(t).Duplicate {
-		t.Error("the first delivery is a duplicate")
-	}
-	if again := b.post(t, "api", apiDelivery(cloudEvent("1", "1"), cloudEventType)).receipt(t); !again.Duplicate ||
-		again.ID != r.ID {
-		t.Errorf("again: %+v, first %+v", again, r)
-	}
-	b.wantEvents(t, 2)
+	b.post(t, "api", apiDelivery(cloudEvent("1", "0"), cloudEventType)).wantProblem(t, 422, "key-reused")
+	b.post(t, "api", apiDelivery("["+cloudEvent("2", "2")+","+cloudEvent("1", "0")+"]",
+		cloudEventBatchType)).wantProblem(t, 422, "key-reused")
+	b.wantEvents(t, 1)
 }
 
 // If the response to a commit is lost, a retry gets the receipt, from this gateway or another one.
@@ -343,8 +328,7 @@ func TestAPISource_batch_headersAreTruncated(t *testing.T) {
 	}
 }
 
-// If the append of a key stalls, every retry gets the usual response (503 or spooled) and not a
-// 409.
+// If the append of a key stalls, every retry gets the usual response (503 or spooled).
 func TestAPISource_appendStalls_retriesAre503OrSpooled(t *testing.T) {
 	t.Parallel()
 	for name, requireCommit := range map[string]bool{"commit required": true, "spool allowed": false} {

@@ -102,7 +102,7 @@ func (s *Server) logLevel(v *webhookRequest, status int) (level slog.Level, more
 // rejectedForContent returns true if the sender was verified and the delivery was rejected for its
 // content.
 func (v *webhookRequest) rejectedForContent() bool {
-	return v.result == "conflict" || v.result == "invalid" || v.result == errInFlight.outcome
+	return v.result == "conflict" || v.result == "invalid"
 }
 
 // advice returns what to do about a rejection that the operator may not have intended; "" for none.

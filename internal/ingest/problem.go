@@ -60,9 +60,6 @@ var (
 		outcome: "limited", retryAfter: "1",
 		Detail: "This source sends more deliveries than it may. Nothing was stored; send it again. The operator can " +
 			"raise rate_limit of the source."}
-	errInFlight = &problem{Status: 409, Type: "urn:postern:problem:in-flight", Title: "in progress",
-		outcome: "in_flight", retryAfter: "1",
-		Detail: "A delivery with this key is being stored. Send it again in a moment to get its receipt."}
 	errForbiddenAddress = &problem{Status: 403, Type: "urn:postern:problem:forbidden", Title: "not from this address",
 		outcome: "forbidden",
 		Detail: "This source accepts no deliveries from this address. The operator can change allow_from of the " +

@@ -137,24 +137,8 @@ func (s *Server) storeDelivery(v *webhookRequest, d *provider.Delivery, verifica
 // queue releases its memory. unfinished is the delivery if there is no result yet.
 func (s *Server) appendDelivery(v *webhookRequest, d events.Delivery) (unfinished *queuedDelivery, err error) {
 	defer s.startSpan(v, "append").End()
-	var releaseKeys func()
-	if d.RejectConflicts {
-		var ok bool
-		if releaseKeys, ok = s.inFlight.reserve(v.ep.Config.Name, d.Events); !ok {
-			if s.appender.stalledOrUnavailable() {
-				// after a 409 the sender would retry at once and in vain, for as long as the stall
-				// lasts
-				return nil, errUnavailable
-			}
-			return nil, errInFlight
-		}
-	}
-	w := s.appender.newQueued(queuedDelivery{ep: v.ep, delivery: d, trace: v.traceparent(), memory: v.memory,
-		releaseKeys: releaseKeys})
+	w := s.appender.newQueued(queuedDelivery{ep: v.ep, delivery: d, trace: v.traceparent(), memory: v.memory})
 	if err := s.appender.enqueue(w); err != nil {
-		if releaseKeys != nil {
-			releaseKeys()
-		}
 		return nil, err
 	}
 	v.memory = reservation{}

@@ -120,7 +120,6 @@ type Server struct {
 	databaseUnchecked atomic.Bool
 	readiness         cachedCheck
 	suppressor        logSuppressor
-	inFlight          inFlightKeys
 }
 
 // New returns a server. It writes nothing before Run.
