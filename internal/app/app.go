@@ -135,6 +135,9 @@ func (a *App) build(ctx context.Context) error {
 	if a.Tune != nil {
 		a.Tune(&tuning)
 	}
+	a.loop("silent connections", func(ctx context.Context) error {
+		return a.closeSilentConnections(ctx, tuning.MaxSilence)
+	})
 	a.addTraces(ctx)
 	if err := a.registerWarnings(); err != nil {
 		return err
@@ -337,6 +340,20 @@ func (a *App) Stop(ctx context.Context) error {
 	defer cutter.Wait()
 	defer done()
 	return a.stack.Stop(ctx)
+}
+
+// closeSilentConnections closes connections to PostgreSQL whose call has had no traffic for
+// maxSilence, until ctx ends. Something in between may keep a connection open although it lost a
+// response, and a call without a deadline would wait for it for ever. The calls that this ends too
+// early, such as a commit that waits for a standby for so long, are repeated by their callers.
+func (a *App) closeSilentConnections(ctx context.Context, maxSilence time.Duration) error {
+	return lifecycle.Repeat(ctx, maxSilence/10, nil, nil, func(context.Context) (more bool, err error) {
+		if n := a.connections.CloseSilent(maxSilence); n > 0 {
+			a.Logger.Warn("closed connections to postgresql whose calls got no response", "connections", n, "after",
+				maxSilence.String())
+		}
+		return false, nil
+	})
 }
 
 // cutStalledConnections cuts connections to PostgreSQL that delay the stop, until ctx ends. It is

@@ -31,7 +31,12 @@ type Tuning struct {
 	SenderRequestsInterval time.Duration
 	// RefetchInterval is the time between two searches for pending refetches.
 	RefetchInterval time.Duration
+	// MaxSilence is how long a call to PostgreSQL may wait without any traffic.
+	MaxSilence time.Duration
 }
+
+// defaultMaxSilence is longer than a statement of the daemons takes.
+const defaultMaxSilence = 10 * time.Minute
 
 // spoolStallAfter is how long an append may take, if there is a spool, before deliveries go to the
 // spool. With it, a sender gets its response within a second.
@@ -42,7 +47,7 @@ func newTuning(c *config.Config) Tuning {
 		Effects: runner.DefaultSettings, Windows: windows.DefaultSettings, Notify: notify.DefaultSettings,
 		Now: time.Now, ReloadInterval: reloadInterval, RetentionInterval: 10 * time.Minute,
 		SenderRequestsInterval: 10 * time.Second,
-		RefetchInterval:        time.Second, Ingest: ingest.Settings{
+		RefetchInterval:        time.Second, MaxSilence: defaultMaxSilence, Ingest: ingest.Settings{
 			Deadline: c.Ingest.Deadline, StallAfter: time.Second, AcquireTimeout: time.Second, Queue: c.Ingest.Queue,
 			QueueBytes: int64(c.Ingest.QueueBytes), BatchMax: c.Ingest.BatchMax,
 			BatchBytes: int64(c.Ingest.BatchBytes), Writers: c.Ingest.Writers,

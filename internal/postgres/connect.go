@@ -208,18 +208,17 @@ func setRole(ctx context.Context, conn *pgx.Conn, role string) error {
 // isolationLevel is the level that every statement is written for.
 const isolationLevel = "read committed"
 
-const durabilitySQL = `SELECT pg_backend_pid(), current_setting('synchronous_commit'),
+const durabilitySQL = `SELECT current_setting('synchronous_commit'),
 	current_setting('default_transaction_isolation'), ARRAY(SELECT s FROM unnest('{fsync,full_page_writes}'::text[]) AS
 		s WHERE current_setting(s) = 'off')`
 
-// checkDurability checks that the session's commits are durable, reports unsafe settings of the
-// server, and starts the monitoring of its calls. The server accepted synchronous_commit in the
-// startup message, but a pooler in between may have dropped it.
+// checkDurability checks that the session's commits are durable, and reports unsafe settings of the
+// server. The server accepted synchronous_commit in the startup message, but a pooler in between
+// may have dropped it.
 func checkDurability(ctx context.Context, conn *pgx.Conn, onUnsafe func(off []string)) error {
-	var pid int32
 	var commit, level string
 	var off []string
-	if err := conn.QueryRow(ctx, durabilitySQL, pgx.QueryExecModeSimpleProtocol).Scan(&pid, &commit, &level,
+	if err := conn.QueryRow(ctx, durabilitySQL, pgx.QueryExecModeSimpleProtocol).Scan(&commit, &level,
 		&off); err != nil {
 		return fmt.Errorf("read synchronous_commit: %w", err)
 	}
@@ -233,9 +232,6 @@ func checkDurability(ctx context.Context, conn *pgx.Conn, onUnsafe func(off []st
 	}
 	if onUnsafe != nil {
 		onUnsafe(off)
-	}
-	if l := monitoredConnOf(conn); l != nil {
-		l.monitor(conn.Config(), pid)
 	}
 	return nil
 }

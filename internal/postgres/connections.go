@@ -11,13 +11,13 @@ import (
 // ErrConnectionsClosed is the error of a new connection after Connections.CloseAll.
 var ErrConnectionsClosed = errors.New("the connections to PostgreSQL are closed")
 
-// Connections is the group of all connections of a process's pools. A process that stops can close
-// them: a commit has no deadline and would otherwise wait as long as PostgreSQL is stalled. The
-// zero value is an empty group.
+// Connections is the group of all connections of a process's pools. The process can close them: a
+// commit has no deadline and would otherwise wait as long as PostgreSQL is stalled. The zero value
+// is an empty group.
 type Connections struct {
 	mu     sync.Mutex
 	closed bool
-	open   map[*monitoredConn]struct{}
+	open   map[*trackedConn]struct{}
 }
 
 // CloseAll closes every connection and prevents new ones. Open calls return an error for which
@@ -29,7 +29,7 @@ func (l *Connections) CloseAll() {
 	l.open = nil
 	l.mu.Unlock()
 	for one := range open {
-		_ = one.Conn.Close() // the embedded Conn, because Close of monitoredConn is for the reader
+		_ = one.Conn.Close() // the embedded Conn, because Close of trackedConn locks l
 	}
 }
 
@@ -49,40 +49,70 @@ func (l *Connections) CloseSilent(after time.Duration) (cut int) {
 	return cut
 }
 
-// dial opens a monitored connection to a server; l may be nil.
+// dial opens a connection to a server. l may be nil; then the connection is not tracked.
 func (l *Connections) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := dialer().DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	one := &monitoredConn{Conn: conn, group: l, after: checkAfter, every: checkInterval}
-	if !l.add(one) {
-		return nil, errors.Join(ErrConnectionsClosed, conn.Close())
-	}
-	return one, nil
-}
-
-func (l *Connections) add(one *monitoredConn) bool {
-	if l == nil {
-		return true
+	if err != nil || l == nil {
+		return conn, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return false
+		return nil, errors.Join(ErrConnectionsClosed, conn.Close())
 	}
 	if l.open == nil {
-		l.open = map[*monitoredConn]struct{}{}
+		l.open = map[*trackedConn]struct{}{}
 	}
+	one := &trackedConn{Conn: conn, group: l}
 	l.open[one] = struct{}{}
-	return true
+	return one, nil
 }
 
-func (l *Connections) remove(one *monitoredConn) {
-	if l == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.open, one)
+// trackedConn is a connection of a group.
+type trackedConn struct {
+	net.Conn
+	group *Connections
+
+	mu sync.Mutex
+	// pendingCalls is the number of open reads and writes. lastActivity is when the last of them
+	// began or ended.
+	pendingCalls int
+	lastActivity time.Time
+}
+
+// Read implements net.Conn.
+func (c *trackedConn) Read(b []byte) (int, error) {
+	c.recordActivity(1)
+	defer c.recordActivity(-1)
+	return c.Conn.Read(b)
+}
+
+// Write implements net.Conn.
+func (c *trackedConn) Write(b []byte) (int, error) {
+	c.recordActivity(1)
+	defer c.recordActivity(-1)
+	return c.Conn.Write(b)
+}
+
+// Close implements net.Conn.
+func (c *trackedConn) Close() error {
+	c.group.mu.Lock()
+	delete(c.group.open, c)
+	c.group.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// recordActivity records the start (1) or end (-1) of a read or write.
+func (c *trackedConn) recordActivity(by int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pendingCalls += by
+	c.lastActivity = time.Now()
+}
+
+// isSilentFor reports whether a call has been open for that long without traffic.
+func (c *trackedConn) isSilentFor(d time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pendingCalls > 0 && time.Since(c.lastActivity) >= d
 }

@@ -1,11 +1,6 @@
 package postgres
 
-import (
-	"syscall"
-	"time"
-
-	"github.com/jackc/pgx/v5"
-)
+import "syscall"
 
 // MaxMessage is the longest message, in bytes.
 const MaxMessage = maxMessage
@@ -27,12 +22,4 @@ var (
 func ServerCredential() (*syscall.Credential, error) {
 	acc, err := serverAccount()
 	return acc.credential(), err
-}
-
-// SpeedUpChecks changes the times of the monitoring of a session.
-func SpeedUpChecks(conn *pgx.Conn, every time.Duration) {
-	l := monitoredConnOf(conn)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.after, l.every = every, every
 }

@@ -156,9 +156,22 @@ func TestLease_otherOwnerCommits_returnsErrLeaseLost(t *testing.T) {
 // poolThroughProxy is a processor's pool with connections through a proxy.
 func poolThroughProxy(t *testing.T, p *testkit.FaultProxy) *pgxpool.Pool {
 	t.Helper()
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: p.URL, Role: "postern_processor", MaxConns: 10})
+	connections := new(postgres.Connections)
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: p.URL, Role: "postern_processor", MaxConns: 10,
+		Connections: connections})
 	must(t, err)
 	t.Cleanup(pool.Close)
+	tick := time.NewTicker(time.Second)
+	t.Cleanup(tick.Stop)
+	go func() { // as a daemon does, less often; it ends with the test
+		for t.Context().Err() == nil {
+			select {
+			case <-tick.C:
+				connections.CloseSilent(15 * time.Second)
+			case <-t.Context().Done():
+			}
+		}
+	}()
 	return pool
 }
 

@@ -138,7 +138,9 @@ func TestGateway_databaseFails_spoolsAndAppliesLater(t *testing.T) {
 			t.Parallel()
 			s := build(t)
 			// Messages in progress are delivered again after AckWait.
-			s.start(t, func(tune *app.Tuning) { tune.Limits.AckWait = 5 * time.Second })
+			s.start(t, func(tune *app.Tuning) {
+				tune.Limits.AckWait, tune.MaxSilence = 5*time.Second, 15*time.Second
+			})
 			l := s.send(t)
 			l.await(t, 20, "stored", stored)
 			end := fault(t, s)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,102 +13,6 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
-
-// A call whose response is lost ends, although its connection stays open and the call has no
-// deadline. A call that the server still executes, or that waits for a lock, does not end.
-func TestMonitor_lostCall_ends(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		call string
-		lost bool
-	}{
-		"lost":    {"SELECT pg_sleep(0.2)", true},
-		"works":   {"SELECT pg_sleep(2)", false},
-		"waits":   {"SELECT pg_advisory_xact_lock(1)", false},
-		"between": {"BEGIN; SELECT pg_sleep(2); COMMIT", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := testkit.Database(t)
-			proxy := testkit.Proxy(t, db.URL)
-			pool, err := postgres.Connect(t.Context(), postgres.Options{URL: proxy.URL, MaxConns: 1})
-			must(t, err)
-			t.Cleanup(pool.Close)
-			if name == "waits" {
-				held := db.Role(t, "gateway") // closing the session also releases the lock
-				execSQL(t, held, `SELECT pg_advisory_lock(1)`)
-				defer time.AfterFunc(2*time.Second, held.Reset).Stop()
-			}
-			conn, err := pool.Acquire(t.Context())
-			must(t, err)
-			defer conn.Release()
-			postgres.SpeedUpChecks(conn.Conn(), 100*time.Millisecond)
-			if c.lost {
-				proxy.StallOpenConnections()
-			}
-			ended := make(chan error, 1)
-			go func() {
-				_, err := conn.Conn().PgConn().Exec(t.Context(), c.call).ReadAll()
-				ended <- err
-			}()
-			select {
-			case err := <-ended:
-				if c.lost != postgres.IsUnavailable(err) || !c.lost && err != nil {
-					t.Errorf("ended with %v", err)
-				}
-			case <-time.After(time.Minute):
-				proxy.Cut()
-				t.Errorf("still waits: %v", <-ended)
-			}
-		})
-	}
-}
-
-// With several hosts, only the server of the session is checked: the others do not have the
-// session.
-func TestMonitor_check_asksServerOfSession(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	var asked atomic.Int64
-	served := make(chan struct{})
-	defer func() { _ = l.Close(); <-served }()
-	go func() {
-		defer close(served)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			asked.Add(1)
-			_ = conn.Close()
-		}
-	}()
-	other, own := testkit.Proxy(t, l.Addr().String()), testkit.Proxy(t, testkit.Database(t).URL)
-	u, err := url.Parse(own.URL)
-	must(t, err)
-	u.Host = other.Addr + "," + own.Addr
-	u.RawQuery += "&target_session_attrs=any"
-	other.Cut()
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: u.String(), MaxConns: 1})
-	must(t, err)
-	t.Cleanup(pool.Close)
-	conn, err := pool.Acquire(t.Context())
-	must(t, err)
-	defer conn.Release()
-	other.Restore()
-	postgres.SpeedUpChecks(conn.Conn(), 100*time.Millisecond)
-	if _, err := conn.Exec(t.Context(), "SELECT pg_sleep(2)"); err != nil {
-		t.Error(err)
-	}
-	if n := asked.Load(); n > 0 {
-		t.Errorf("the other host was asked %d times", n)
-	}
-	own.StallOpenConnections()
-	if _, err := conn.Exec(t.Context(), "SELECT 1"); !postgres.IsUnavailable(err) {
-		t.Errorf("a lost call ended with %v", err)
-	}
-}
 
 // If a server sends nothing after the login, the session is closed and its place in the pool is
 // free.
