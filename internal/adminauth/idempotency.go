@@ -35,11 +35,11 @@ func Fingerprint(parts ...[]byte) []byte {
 }
 
 const (
-	// KeyRetention is how long a key and its response are stored.
-	KeyRetention = 24 * time.Hour
-	// KeyLease is the maximum duration of a request with a key. If its process ends, the key is
+	// keyRetention is how long a key and its response are stored.
+	keyRetention = 24 * time.Hour
+	// keyLease is the maximum duration of a request with a key. If its process ends, the key is
 	// free again after this time.
-	KeyLease = time.Minute
+	keyLease = time.Minute
 )
 
 // KeyedRequest is a request with a key.
@@ -85,7 +85,7 @@ func BeginRequest(ctx context.Context, db postgres.DB, r KeyedRequest) (*KeyClai
 	c := &KeyClaim{KeyedRequest: r, owner: rand.Text()}
 	for {
 		var taken bool
-		err := db.QueryRow(ctx, claimSQL, r.Scope, r.Key, r.Fingerprint, c.owner, KeyLease, KeyRetention).Scan(&taken)
+		err := db.QueryRow(ctx, claimSQL, r.Scope, r.Key, r.Fingerprint, c.owner, keyLease, keyRetention).Scan(&taken)
 		if err == nil {
 			return c, nil, nil
 		}
@@ -159,7 +159,7 @@ const deleteExpiredSQL = `DELETE FROM idempotency_keys WHERE created_at <= clock
 
 // DeleteExpiredKeys deletes expired keys and returns their number.
 func DeleteExpiredKeys(ctx context.Context, db postgres.DB) (int64, error) {
-	done, err := db.Exec(ctx, deleteExpiredSQL, KeyRetention)
+	done, err := db.Exec(ctx, deleteExpiredSQL, keyRetention)
 	if err != nil {
 		return 0, fmt.Errorf("delete expired idempotency keys: %w", err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/all"
 )
 
-// DefaultDir is the default folder of dev's state.
-const DefaultDir = ".postern"
+// defaultDir is the default folder of dev's state.
+const defaultDir = ".postern"
 
 // printUsage prints how to use the instance.
 func (l *Local) printUsage() {
@@ -32,7 +32,7 @@ func (l *Local) printUsage() {
 	}
 	printRows(w, rows)
 	at := ""
-	if l.opts.Dir != DefaultDir {
+	if l.opts.Dir != defaultDir {
 		at = " --dir " + l.opts.Dir
 	}
 	fmt.Fprintf(w, "\nTry in another terminal:\n\n")
@@ -90,7 +90,7 @@ func printSendExample(w io.Writer, cfg *config.Config, file, dir string) {
 		if describesProvider(cfg, name) {
 			line, note = "send "+kind+" TYPE --data FILE", "    # FILE: a body in the format of "+name+"'s sender"
 		}
-	} else if dir != DefaultDir {
+	} else if dir != defaultDir {
 		at = " --dir " + dir
 	}
 	if name != kind {

@@ -38,19 +38,19 @@ func TestPrintSendExample_configurations(t *testing.T) {
 		cfg             *config.Config
 		file, dir, want string
 	}{
-		"demo": {&config.Config{Sources: config.DemoSources()}, "", DefaultDir,
+		"demo": {&config.Config{Sources: config.DemoSources()}, "", defaultDir,
 			"postern send stripe invoice.paid\n"},
 		"demo, folder": {&config.Config{Sources: config.DemoSources()}, "", "/x",
 			"postern send stripe invoice.paid --dir /x\n"},
 		"file": {load("a", live+acme), "p.yaml", "/x", "postern send stripe invoice.paid --source live " +
 			"--config p.yaml --dir /x\n"},
-		"default dir": {load("a", live), "p.yaml", DefaultDir, "--config p.yaml --dir .postern\n"},
+		"default dir": {load("a", live), "p.yaml", defaultDir, "--config p.yaml --dir .postern\n"},
 		"own sender": {load("a", acme), "p.yaml", "/x", "postern send hmac TYPE --data FILE --source acme --config " +
 			"p.yaml --dir /x    # FILE: a body"},
 		"secret file": {load("a", inFile), "", "/x", "postern send stripe invoice.paid --secret-file " + secret +
 			" --dir /x"},
 		"demo first": {load("a", live+demo), "", "/x", "postern send shopify orders/create --source shop --dir /x"},
-		"no file": {load("a", live), "", DefaultDir, "--source live --secret-file FILE    # FILE: contains the " +
+		"no file": {load("a", live), "", defaultDir, "--source live --secret-file FILE    # FILE: contains the " +
 			"secret of source live"},
 	} {
 		var out strings.Builder

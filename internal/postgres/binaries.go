@@ -36,7 +36,7 @@ func findInstallation(major int) (installation, error) {
 	var best installation
 	for _, dir := range candidates() {
 		found, err := readInstallation(dir)
-		if err == nil && found.major >= MinVersion && found.major > best.major && (major == 0 || found.major == major) {
+		if err == nil && found.major >= minVersion && found.major > best.major && (major == 0 || found.major == major) {
 			best = found
 		}
 	}
@@ -47,7 +47,7 @@ func findInstallation(major int) (installation, error) {
 		return best, fmt.Errorf("PostgreSQL %d created the data, but its server is not installed: install it, or "+
 			"remove the data: %w", major, ErrNoServer)
 	}
-	return best, fmt.Errorf("need PostgreSQL %d or newer: %w", MinVersion, ErrNoServer)
+	return best, fmt.Errorf("need PostgreSQL %d or newer: %w", minVersion, ErrNoServer)
 }
 
 func candidates() []string {

@@ -21,8 +21,8 @@ import (
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
-// MinVersion is the oldest supported major version of PostgreSQL.
-const MinVersion = 15
+// minVersion is the oldest supported major version of PostgreSQL.
+const minVersion = 15
 
 const (
 	connectTimeout = 3 * time.Second
@@ -181,8 +181,8 @@ func checkVersion(version string) error {
 	if err != nil {
 		return err
 	}
-	if n < MinVersion {
-		return fmt.Errorf("PostgreSQL %s is too old: Postern requires version %d or newer", version, MinVersion)
+	if n < minVersion {
+		return fmt.Errorf("PostgreSQL %s is too old: Postern requires version %d or newer", version, minVersion)
 	}
 	return nil
 }
