@@ -55,7 +55,7 @@ func TestReconcile_configuredAPIEvents_areAppendedOnce(t *testing.T) {
 			counts := map[*reconciled.RESTEnv]reconciled.Counts{}
 			for _, b := range []*reconciled.RESTEnv{calm, wild} {
 				b.Runner.Settings.InitialInterval, b.Runner.Settings.MaxInterval = 10*time.Second, 20*time.Minute
-				changeAndDeliverHalf(t, b, 7, 150)
+				reconciled.ChangeAndDeliverHalf(t, b, 7, 150)
 				execute := b.Runner.Execute
 				if b == wild && kind == "field" {
 					execute = withRepublisher(b, reconciled.KillRepeatedly(t, b.Runner))
@@ -85,7 +85,7 @@ func TestReconcile_configuredAPIEvents_areAppendedOnce(t *testing.T) {
 func TestReconcile_configuredAPIEvents_moveTheWatermark(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewRESTEnv(t, "retention: 720h", "retention: 2h")
-	changeAndDeliverHalf(t, b, 8, 60)
+	reconciled.ChangeAndDeliverHalf(t, b, 8, 60)
 	b.StartReconciler(t, b.Runner)
 	before, _ := countLog(t, b)
 	dry := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events, DryRun: true})
@@ -132,7 +132,7 @@ func TestReconcile_unreadableConfiguredEvents_appendNothing(t *testing.T) {
 			b.Fake.Advance(time.Minute)
 			b.StartReconciler(t, b.Runner)
 			of.params.Scope = reconcile.Events
-			run := startOwnRun(t, b, of.params)
+			run := reconciled.StartOwnRun(t, b, of.params)
 			b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, want) })
 			if stored, _ := countLog(t, b); stored != 0 {
 				t.Errorf("%d events were appended", stored)
@@ -167,7 +167,7 @@ func TestAccountCheck_configuredAPIOtherKey_failsTheRun(t *testing.T) {
 			for _, o := range []reconcile.Params{{Scope: reconcile.Events}, {Scope: reconcile.Events, DryRun: true},
 				{Scope: reconcile.Objects}, {Scope: reconcile.Objects, Type: "thing", DryRun: true},
 				{Scope: reconcile.Object, Type: "thing", ID: "ours_1"}} {
-				reconciled.WantRunFailed(t, b.WaitForEnd(t, startOwnRun(t, b, o)),
+				reconciled.WantRunFailed(t, b.WaitForEnd(t, reconciled.StartOwnRun(t, b, o)),
 					"its key is of another account, or of another "+
 						"mode (test or live), or api.events is another list")
 			}
@@ -176,7 +176,7 @@ func TestAccountCheck_configuredAPIOtherKey_failsTheRun(t *testing.T) {
 			b.Endpoint.API.BaseURL = ours
 			b.StartRunner(t, "two", 1, map[string]runs.Executor{reconcile.Job: b.SourceRunner(t).Execute})
 			for _, o := range []reconcile.Params{{Scope: reconcile.Events}, {Scope: reconcile.Objects, Type: "thing"}} {
-				if r := b.WaitForEnd(t, startOwnRun(t, b, o)); r.Status != runs.Done ||
+				if r := b.WaitForEnd(t, reconciled.StartOwnRun(t, b, o)); r.Status != runs.Done ||
 					r.Counts[reconcile.Processed] == 0 {
 					t.Errorf("%s with the right key: %s %v: %s", o.Scope, r.Status, r.Counts, r.Detail)
 				}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
@@ -218,7 +219,7 @@ func TestSimulation_configuredAPI_mirrorEqualsProvider(t *testing.T) {
 	calm := restfake.Options{Objects: 14, WithoutWebhook: 10, Webhooks: bad}
 	with := func(paging string, edit func(*restfake.Options), edits ...string) func(*testing.T, uint64,
 		time.Time) liveProvider {
-		edits = append(append([]string{"limit: 100", "limit: 5"}, pagings[paging]...), edits...)
+		edits = append(append([]string{"limit: 100", "limit: 5"}, reconciled.Pagings[paging]...), edits...)
 		return func(t *testing.T, seed uint64, start time.Time) liveProvider {
 			o := calm
 			edit(&o)

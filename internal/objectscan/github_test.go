@@ -1,4 +1,4 @@
-package reconcile_test
+package objectscan_test
 
 import (
 	"strings"
