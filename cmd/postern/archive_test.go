@@ -136,7 +136,7 @@ sources:
 	page := write("page.ndjson", `{"id":"evt_9","object":"event","type":"customer.updated"}`)
 	b.run(t, "import", page, "--source", "stripe").want(t, 0, "new        1\n", "")
 	page = write("page.json", `{"object":"list","data":[],"has_more":true}`)
-	b.run(t, "import", page, "--source", "stripe").want(t, 1, "", "jq -c '.data[]'")
+	b.run(t, "import", page, "--source", "stripe").want(t, 1, "", "a page of an API")
 	page = write("page.ndjson", `{"events":[{"id":"evt_10"}]}`)
 	b.run(t, "import", page, "--source", "stripe").want(t, 1, "bad        1: ", "page.ndjson:1: ")
 }

@@ -193,8 +193,8 @@ func TestImport_sources_areResolved(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for text, want := range map[string]string{"what?": "--format", "[\n{}]": "jq -c '.[]'",
-		"{\n\"object\": \"list\",": "jq -c '.data[]'", `{"data":[]}`: "jq -c '.data[]'"} {
+	for text, want := range map[string]string{"what?": "--format", "[\n{}]": "a JSON array",
+		"{\n\"object\": \"list\",": "a page of an API", `{"data":[]}`: "a page of an API"} {
 		if _, err := to.importText(t, to.importParams(), "x", []byte(text)); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)

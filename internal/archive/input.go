@@ -91,9 +91,9 @@ func detect(in *bufio.Reader) (Format, error) {
 	case exportPattern.Match(first):
 		return Postern, nil
 	case pagePattern.Match(start):
-		return "", errors.New(`a page of an API: import one event per line, as jq -c '.data[]' writes them`)
+		return "", errors.New("a page of an API: import one event per line (docs/migrating.md has the commands)")
 	case bytes.HasPrefix(first, []byte("[")):
-		return "", errors.New(`a JSON array: import one event per line, as jq -c '.[]' writes them, or use ` +
+		return "", errors.New("a JSON array: import one event per line (docs/migrating.md has the commands), or use " +
 			"--format events if each line is a delivery with many events")
 	case bytes.HasPrefix(first, []byte("{")):
 		return Events, nil
