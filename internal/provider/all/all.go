@@ -3,10 +3,14 @@
 package all
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/adyen"
 	"github.com/postern-gateway/postern/internal/provider/api"
 	"github.com/postern-gateway/postern/internal/provider/calendly"
+	"github.com/postern-gateway/postern/internal/provider/declared"
 	"github.com/postern-gateway/postern/internal/provider/discord"
 	"github.com/postern-gateway/postern/internal/provider/github"
 	"github.com/postern-gateway/postern/internal/provider/gitlab"
@@ -26,38 +30,49 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/zoom"
 )
 
+// constructors are the providers by their names in the configuration. A described provider reads
+// its files at the first call only.
+var constructors = map[string]func() provider.Provider{
+	"adyen":            declare(adyen.New),
+	"api":              func() provider.Provider { return api.New() },
+	"calendly":         declare(calendly.New),
+	"discord":          declare(discord.New),
+	"github":           func() provider.Provider { return github.GitHub{} },
+	"gitlab":           declare(gitlab.New),
+	"hmac":             declare(hmac.New),
+	"hubspot":          declare(hubspot.New),
+	"intercom":         declare(intercom.New),
+	"linear":           declare(linear.New),
+	"mailgun":          declare(mailgun.New),
+	"paddle":           declare(paddle.New),
+	"shopify":          func() provider.Provider { return shopify.Shopify{} },
+	"slack":            declare(slack.New),
+	"square":           declare(square.New),
+	"standardwebhooks": declare(standardwebhooks.New),
+	"stripe":           func() provider.Provider { return stripe.Stripe{} },
+	"twilio":           declare(twilio.New),
+	"typeform":         declare(typeform.New),
+	"zoom":             declare(zoom.New),
+}
+
+func declare(described func() *declared.Provider) func() provider.Provider {
+	return func() provider.Provider { return described() }
+}
+
 // All returns the providers, sorted by name.
 func All() []provider.Provider {
-	return []provider.Provider{
-		adyen.New(),
-		api.New(),
-		calendly.New(),
-		discord.New(),
-		github.GitHub{},
-		gitlab.New(),
-		hmac.New(),
-		hubspot.New(),
-		intercom.New(),
-		linear.New(),
-		mailgun.New(),
-		paddle.New(),
-		shopify.Shopify{},
-		slack.New(),
-		square.New(),
-		standardwebhooks.New(),
-		stripe.Stripe{},
-		twilio.New(),
-		typeform.New(),
-		zoom.New(),
+	var out []provider.Provider
+	for _, name := range slices.Sorted(maps.Keys(constructors)) {
+		out = append(out, constructors[name]())
 	}
+	return out
 }
 
 // Named returns the provider with this name in the configuration.
 func Named(name string) (provider.Provider, bool) {
-	for _, p := range All() {
-		if p.Name() == name {
-			return p, true
-		}
+	construct, ok := constructors[name]
+	if !ok {
+		return nil, false
 	}
-	return nil, false
+	return construct(), true
 }
