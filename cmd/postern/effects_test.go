@@ -59,7 +59,7 @@ func TestEffects_listAndShow(t *testing.T) {
 			t.Errorf("%s: %+v", args, r)
 		}
 	}
-	b.run(t, "effects", "list", "--state", "lost").want(t, 2, "", "choose one of awaiting_approval, planned")
+	b.run(t, "effects", "list", "--state", "lost").want(t, 2, "", "use one of awaiting_approval, planned")
 	r := b.run(t, "effects", "show", "3")
 	for _, text := range []string{"mail:3", "7, evt_1, customer.updated, webhook", "POST /mail", `{"id": "m_1"}`,
 		"SHA-256 01", "no answer: ·[31m", "the event when it was applied",

@@ -132,7 +132,7 @@ func TestCommands_wrongUsage_explainsRemedy(t *testing.T) {
 		{[]string{"events", "list", "-o", "xml"}, 2, "write -o table or -o json"},
 		{[]string{"events", "list", "--limit", "-1"}, 2, "--limit must not be negative; 0 lists all"},
 		{[]string{"events", "list", "--since", "soon"}, 2, "an RFC 3339 time, a date, or how long ago"},
-		{[]string{"events", "list", "--status", "lost"}, 2, "choose one of pending, applied"},
+		{[]string{"events", "list", "--status", "lost"}, 2, "use one of pending, applied"},
 		{[]string{"events", "list", "--source", "nobody"}, 2, "the known sources are shop, stripe"},
 		{[]string{"events", "list", "--object-id", "\xff"}, 2, "object_id: the text contains"},
 		{[]string{"objects", "show", "stripe", "customer", "\xff"}, 2, `ID "\xff" is not valid UTF-8`},

@@ -173,7 +173,7 @@ func TestRunsApprove_forcedReplay_startsAfterApproval(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
-	b.run(t, "replay", "--mode", "all", "--yes").want(t, 2, "", "choose one of state, missing, force")
+	b.run(t, "replay", "--mode", "all", "--yes").want(t, 2, "", "use one of state, missing, force")
 	b.run(t, "replay", "--mode", "force", "--preview").want(t, 0, "No effects are repeated", "")
 	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "It starts after an approval: postern runs "+
 		"approve 1 --reason TEXT", "")
@@ -201,7 +201,7 @@ func TestRetry_previewConfirmAndCreate(t *testing.T) {
 	id := b.append(t, "stripe", "evt_1", "{}")
 	b.append(t, "stripe", "evt_2", "{}")
 	b.outcome(t, id, "dead")
-	b.run(t, "retry", "--status", "applied").want(t, 2, "", "choose one of failed, dead")
+	b.run(t, "retry", "--status", "applied").want(t, 2, "", "use one of failed, dead")
 	b.run(t, "retry", "evt_9").want(t, 3, "", "evt_9: not found")
 	b.run(t, "retry", "evt_1", "--ids", "7").want(t, 2, "", "give one of them")
 	b.run(t, "retry", "--run", "7").want(t, 3, "", "run 7: not found")

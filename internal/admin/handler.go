@@ -58,7 +58,7 @@ type Options struct {
 }
 
 // New returns the handler of /healthz, /readyz, /metrics, /debug/pprof/ and /api/v1. Where no token
-// is required, a caller may do everything that a user of this machine may. In that case New denies
+// is required, every caller has the rights of an operator. In that case New denies
 // requests whose Host is not a loopback name: a web page could point its own name to this address.
 // A browser sends no token automatically, so with a token any Host is accepted.
 func New(o Options) http.Handler {

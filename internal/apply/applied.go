@@ -15,7 +15,7 @@ import (
 const RepublisherJob = "republisher"
 
 // openSQL looks for an event without an outcome above the republisher's cursor. Its form makes the
-// planner walk the index, whatever it estimates.
+// planner use the index even if its estimates are wrong.
 const openSQL = `
 SELECT EXISTS (
   SELECT FROM (SELECT e.id FROM events e WHERE e.source = $1 AND e.id > (SELECT coalesce(max(c.cursor), 0)

@@ -117,8 +117,8 @@ func (it *event) observe(src Source) (ignored string, err error) {
 }
 
 // isRefetch reports whether an event is a refetch of this project. An import keeps the origin, so
-// an imported refetch is one too. An event that a sender delivers is never one, whatever its type
-// is.
+// an imported refetch is one too. An event that a sender delivers is not a refetch, even if its
+// type says so.
 func isRefetch(ev *stream.Event) bool {
 	return ev.Type == provider.RefetchType && ev.Origin == events.OriginReconcile
 }

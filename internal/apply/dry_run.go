@@ -41,7 +41,7 @@ const (
 )
 
 // ErrTooManyChanges means that more objects would change than a dry run holds in memory.
-var ErrTooManyChanges = errors.New("too many objects would change to list them")
+var ErrTooManyChanges = errors.New("more objects would change than a dry run can list")
 
 // NewDryRun returns a dry run with these configured sources, by name. It only reads from the pool.
 // known are all sources that the log has events of.

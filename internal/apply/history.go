@@ -50,10 +50,11 @@ CROSS JOIN LATERAL (SELECT o.event_id, o.status, o.version FROM outcomes o
     	AND r.status <> 'done')) OFFSET 0) o
 GROUP BY o.event_id`
 
-// reloadHistory reads the events that rows contain since the start of refetches that overwrite them
-// now. They are reduced again and get no new outcome. ordered says that events come in the order of
-// their ids, so that none after the refetch was applied. The caller holds the objects' locks. An
-// event that cannot be read now gives a *NotReducedError, because its effect on the row is unknown.
+// reloadHistory reads the events that are part of a row and were received since a refetch began
+// that overwrites the row now. They are reduced again and get no new outcome. ordered says that
+// events come in the order of their ids, so that none after the refetch was applied. The caller
+// holds the objects' locks. An event that cannot be read now gives a *NotReducedError, because its
+// effect on the row is unknown.
 func (a *Applier) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, ordered bool, batch []*event,
 	objs map[versioning.Key]*versioning.Object) ([]*event, error) {
 	var objects, firsts, lasts []int64

@@ -42,9 +42,9 @@ func stateChanges(before map[versioning.Key]rowState, dirty []*versioning.Object
 }
 
 // setObjectVersionEnds sets happenedUntil of changes whose winning version is a version of the
-// object itself. If the version is a time, this time is the end, even if the provider may not
-// advance it with each change: a change without an advance then counts as late. If the version is a
-// counter, the end is the event's time, or else its receipt. batch has all events of the batch.
+// object itself. If the version is a time, this time is the end, also if the provider may not
+// advance it with each change: a change without an advance then counts as late. If the version is
+// a counter, the end is the event's time, or else its receipt. batch has all events of the batch.
 func setObjectVersionEnds(all []*stateChange, batch []*event) {
 	byKey := make(map[versioning.Key]*stateChange, len(all))
 	for _, s := range all {

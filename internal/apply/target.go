@@ -24,7 +24,7 @@ import (
 //	reports missed changes      yes     no           no
 //	skips redacted events       *       yes          yes
 //
-// (*) A redaction gives each of these events a final outcome, so that it is skipped for that.
+// (*) A redaction gives each of these events a final outcome, and is therefore skipped.
 type Target struct {
 	// Run is the run that owns the outcomes. events.LiveRun is the run of events that are applied
 	// as they arrive.
@@ -43,7 +43,7 @@ type Target struct {
 	alreadyFinal *atomic.Int64
 }
 
-// Staging is a table of objects beside the mirror.
+// Staging is a table of objects separate from the mirror.
 type Staging struct {
 	Table versioning.ObjectTable
 	// Type limits the events to one object type: events of objects of other types are skipped and
@@ -98,7 +98,7 @@ func (to *Target) countFinal(batch ...*event) {
 }
 
 // errGuardFailed marks a transaction that the target's guard has aborted.
-var errGuardFailed = errors.New("the transaction may not begin")
+var errGuardFailed = errors.New("the rebuild no longer has its lease, so nothing is applied")
 
 // guard calls the target's guard at the start of a transaction.
 func (to *Target) guard(ctx context.Context, tx pgx.Tx) error {

@@ -122,8 +122,8 @@ func (t *transaction) loadLiveOutcomes(ctx context.Context) error {
 	return t.to.loadLiveOutcomes(ctx, t.tx, t.batch, t.objects)
 }
 
-// reloadOverwritten reads the events again that the objects contain since the start of a refetch
-// that overwrites them now.
+// reloadOverwritten reads the events again that are part of an object and were received since a
+// refetch began that overwrites the object now.
 func (t *transaction) reloadOverwritten(ctx context.Context) (err error) {
 	t.reloaded, err = t.reloadHistory(ctx, t.tx, t.to.appliedRun(), false, t.batch, t.objects)
 	return err
@@ -189,7 +189,7 @@ func (t *transaction) insertChanges(ctx context.Context) (err error) {
 	return err
 }
 
-// report counts and logs a committed transaction, and hands on its changes and effects.
+// report counts and logs a committed transaction, and passes on its changes and effects.
 func (t *transaction) report() {
 	t.count()
 	if len(t.planned.DueDestinations) > 0 && t.Planned != nil {

@@ -16,14 +16,23 @@ import (
 // yamlPosition matches how the YAML library writes a line and a column.
 var yamlPosition = regexp.MustCompile(`\[(\d+):\d+\]`)
 
+// wrongType matches the YAML library's error for a value of another type: its type, and the
+// expected one.
+var wrongType = regexp.MustCompile(`cannot unmarshal (.+?) into Go (?:value|struct field \S+) of type (\S+)`)
+
+// kindNames are the words for Go types in messages.
+var kindNames = map[string]string{"string": "a text", "bool": "true or false", "int": "a whole number",
+	"int32": "a whole number", "int64": "a whole number", "uint64": "a whole number", "float64": "a number",
+	"map[string]interface {}": "a mapping", "[]interface {}": "a list"}
+
 // syntaxProblem keeps a YAML error's message and line. It removes the excerpt of the file, which
 // may show a secret. text is the file, or nil.
 func syntaxProblem(err error, text []byte) error {
 	var y yaml.Error
 	if !errors.As(err, &y) {
-		return &settings.Problem{Msg: err.Error()}
+		return &settings.Problem{Msg: nameKinds(err.Error())}
 	}
-	p := &settings.Problem{Msg: yamlPosition.ReplaceAllString(y.GetMessage(), "line $1")}
+	p := &settings.Problem{Msg: nameKinds(yamlPosition.ReplaceAllString(y.GetMessage(), "line $1"))}
 	if tk := y.GetToken(); tk != nil && tk.Position != nil {
 		p.Line = tk.Position.Line
 	}
@@ -52,6 +61,16 @@ func syntaxProblem(err error, text []byte) error {
 		p.Msg += seeSettings
 	}
 	return p
+}
+
+// nameKinds replaces the names of Go types in a message of the YAML library.
+func nameKinds(msg string) string {
+	msg = wrongType.ReplaceAllStringFunc(msg, func(text string) string {
+		found := wrongType.FindStringSubmatch(text)
+		return cmp.Or(kindNames[found[1]], "this value") + " was used where " + cmp.Or(kindNames[found[2]], "a text") +
+			" is expected"
+	})
+	return strings.Replace(msg, "does not implemented Unmarshaler", "a text is expected here", 1)
 }
 
 // quoteMissing reports whether the value on a line begins like a list, a mapping or an alias, but

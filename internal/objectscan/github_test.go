@@ -102,7 +102,7 @@ func TestRefetch_githubMissingWithoutAccess_isNotBelieved(t *testing.T) {
 	wantRefetchFailure(t, f, "repository", repository, "nothing shows which, so it does not count as deleted")
 	f.Fake.SetFaults(githubfake.Faults{})
 	if r := f.Refetch(t, "issue", "12345"); r.Status != runs.Failed ||
-		!strings.Contains(r.Detail, "by id or with known data") {
+		!strings.Contains(r.Detail, "has no call that reads objects of this type") {
 		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
 	reconciled.WantValue(t, f.Env, 0, `SELECT count(*) FROM objects WHERE deleted`)

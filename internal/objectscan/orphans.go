@@ -115,8 +115,12 @@ func (s *objectScan) checkMissing(ctx context.Context, k versioning.Key, at refe
 	return err
 }
 
-// recordEqual records that an object is equal in the mirror and at the provider.
+// recordEqual records that an object is equal in the mirror and at the provider. An object that
+// each account may have does not show the account.
 func (s *objectScan) recordEqual(items []*item) {
+	if slices.Contains(s.SharedTypes(), s.key("").Type) {
+		return
+	}
 	for _, it := range items {
 		s.sawEqualObject = s.sawEqualObject || it.kind == equal && it.problem == "" &&
 			(it.refetch == nil || !it.input.State.Deleted)

@@ -49,7 +49,7 @@ func textsOf[T ~string](values ...T) (all []string) {
 }
 
 // limits are the parameters that are a number in a range, by their validate tag, with the tags of
-// validator that check them and the advice to whoever gives another number.
+// validator that check them and the message for a number outside the range.
 var limits = map[string][2]string{
 	"page_size": {fmt.Sprintf("min=1,max=%d", events.MaxLimit), fmt.Sprintf("give 1 to %d", events.MaxLimit)},
 	"rate":      {"gte=1,lte=1000000", "give a number of events per second, at least 1"},
@@ -84,6 +84,6 @@ func check(params any) error {
 		return invalid("%s %q: %s", f.Field(), fmt.Sprint(f.Value()), limit[1])
 	}
 	known := choices[f.Tag()]
-	return invalid("%s %q does not exist; choose one of %s", f.Field(), fmt.Sprint(f.Value()),
+	return invalid("%s %q is not a valid value; use one of %s", f.Field(), fmt.Sprint(f.Value()),
 		strings.Join(known, ", "))
 }

@@ -23,7 +23,7 @@ import (
 func NewDryRun(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpoint,
 	o *replay.Params) (*apply.DryRun, error) {
 	if o.Publish {
-		return nil, invalid("publish changes no object, so a dry run has no result: leave one of them out")
+		return nil, invalid("publish changes no object, so a dry run has no result: leave out publish or dry_run")
 	}
 	known, err := sources(ctx, pool)
 	if err != nil {

@@ -123,9 +123,10 @@ var help = map[string]string{
 	"RejectionParams.reason":   oneOf("rejection_reason"),
 	"RemoveSpoolParams.reason": "reason; required, and stored in the audit",
 	"ReplayParams.mode": "effects of the changes that the replay makes: state (the default: none, now or later), " +
-		"missing (only those without a ledger entry), force (as missing, and the effects of the events happen again; " +
-		"an operator must approve the run). Events that are already applied make no change; only force repeats their " +
-		"effects",
+		"missing (only those without a ledger entry), force (the same as missing, and in addition the effects of " +
+		"the events happen again; an operator must approve the run). Events that are already applied make no change; " +
+		"only " +
+		"force repeats their effects",
 	"ReplayParams.publish":   "true: publish the events to postern.replays.RUN.> instead of applying them",
 	"ResolveParams.captured": `the values of its response to capture, as a JSON object: {"id": "in_1"}`,
 	"ResolveParams.done":     "true: the step was executed; false: it was not",

@@ -74,6 +74,11 @@ func TestParse_otherForm_isRejected(t *testing.T) {
 	if p.IDs == nil || len(p.IDs) != 0 || p.Account == nil || p.Rate != nil || !p.Since.IsZero() {
 		t.Errorf("%+v", p)
 	}
+	retry := operations.RetryParams{Run: 7}
+	must(t, operations.Parse(&retry, map[string]string{"run": ""}))
+	if retry.Run != 0 {
+		t.Errorf("an empty run is run %d, want the live run", retry.Run)
+	}
 	if err := operations.Parse(&p, map[string]string{"reason": "r"}, "reason"); !errors.Is(err, events.ErrInvalid) {
 		t.Errorf("a parameter that does not exist here: %v", err)
 	}
@@ -90,10 +95,10 @@ func TestCheck_valuesOutsideTheirSet_areRejected(t *testing.T) {
 		return err
 	}
 	for says, err := range map[string]error{
-		`status "lost" does not exist; choose one of pending, applied`: replay(func(p *operations.ReplayParams) {
+		`status "lost" is not a valid value; use one of pending, applied`: replay(func(p *operations.ReplayParams) {
 			p.Status = "lost"
 		}),
-		`mode "x" does not exist; choose one of state, missing, force`: replay(func(p *operations.ReplayParams) {
+		`mode "x" is not a valid value; use one of state, missing, force`: replay(func(p *operations.ReplayParams) {
 			p.Mode = "x"
 		}),
 		`rate "0": give a number of events per second, at least 1`: replay(func(p *operations.ReplayParams) {

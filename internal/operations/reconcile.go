@@ -16,9 +16,9 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// ReconcileParams select what to compare with the provider's API. With an object, that object. With
-// a type or objects, all objects of the type or of every type. Otherwise the events that the
-// provider sent. Type has two names.
+// ReconcileParams select what to compare with the provider's API: one object if its id is given,
+// all objects of one or of every type if a type or objects is given, and otherwise the events that
+// the provider sent. Type has two names.
 type ReconcileParams struct {
 	Source      string  `json:"source,omitzero"`
 	Account     *string `json:"account,omitzero"`

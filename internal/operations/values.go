@@ -139,9 +139,9 @@ func (ids EventIDs) MarshalText() ([]byte, error) {
 // RunNumber is the number of a run, which may be given as events.LiveRunName.
 type RunNumber int64
 
-// UnmarshalText reads a number, or events.LiveRunName.
+// UnmarshalText reads a number, or events.LiveRunName. An empty text is the live run too.
 func (n *RunNumber) UnmarshalText(b []byte) error {
-	if string(b) == events.LiveRunName {
+	if len(b) == 0 || string(b) == events.LiveRunName {
 		*n = RunNumber(events.LiveRun)
 		return nil
 	}

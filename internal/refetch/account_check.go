@@ -271,18 +271,18 @@ WITH RECURSIVE t(account, object_type) AS (
   CROSS JOIN LATERAL (SELECT o.object_type FROM objects o WHERE o.source = $1 AND o.account = t.account
   	AND o.object_type > t.object_type ORDER BY o.object_type LIMIT 1) n
 )
-SELECT t.account, t.object_type, s.object_id, s.told FROM t CROSS JOIN LATERAL (
+SELECT t.account, t.object_type, s.object_id, s.from_webhook FROM t CROSS JOIN LATERAL (
   SELECT p.object_id, p.last_event_id, coalesce((SELECT e.origin <> 'reconcile' FROM events e
-  	WHERE e.id = p.last_event_id), false) AS told FROM (
+  	WHERE e.id = p.last_event_id), false) AS from_webhook FROM (
     SELECT o.object_id, o.last_event_id FROM objects o
     WHERE o.source = $1 AND o.account = t.account AND o.object_type = t.object_type AND NOT o.deleted
     	AND o.version_at > -9223372036854775808
       AND NOT (o.account = $3 AND o.object_type = $4 AND o.object_id = $5) LIMIT 1000) p
-  ORDER BY told DESC, p.last_event_id DESC LIMIT 3) s
-WHERE t.object_type <> ALL($6::text[]) ORDER BY s.told DESC, s.last_event_id DESC`
+  ORDER BY from_webhook DESC, p.last_event_id DESC LIMIT 3) s
+WHERE t.object_type <> ALL($6::text[]) ORDER BY s.from_webhook DESC, s.last_event_id DESC`
 
-// sharedTypes returns the types of objects that the API may find with a key of any account.
-func (f *Fetcher) sharedTypes() []string {
+// SharedTypes returns the types of objects that the API may find with a key of any account.
+func (f *Fetcher) SharedTypes() []string {
 	if in, ok := f.Source.Reader.(provider.SharedTypeReader); ok {
 		return in.SharedTypes()
 	}
@@ -367,7 +367,7 @@ func (f *Fetcher) loadSampleObjects(ctx context.Context, tenants []string, exclu
 	error) {
 	all, err := postgres.Collect(ctx, f.Pool, func(row pgx.CollectableRow) (w sampleObject, err error) {
 		return w, row.Scan(&w.Account, &w.Type, &w.ID, &w.fromWebhook)
-	}, sampleObjectsSQL, f.Source.Number, tenants, exclude.Account, exclude.Type, exclude.ID, f.sharedTypes())
+	}, sampleObjectsSQL, f.Source.Number, tenants, exclude.Account, exclude.Type, exclude.ID, f.SharedTypes())
 	if err != nil {
 		return nil, fmt.Errorf("read sample objects for the account check: %w", err)
 	}

@@ -225,7 +225,7 @@ func TestRefetch_otherAccountKey_writesNoTombstone(t *testing.T) {
 	r := b.RunnerWithoutEvents(t, 0, noObject)
 	reconciled.StartRefetcher(t, r, "one")
 	b.WaitForRequestError(t,
-		"The API reports thing "+id+" as missing too; without that proof it does not count as deleted")
+		"The API reports thing "+id+" as missing too; without the account check it does not count as deleted")
 	reconciled.WantValue(t, b, 0, reconciled.CountRefetchesSQL)
 	b.RequestRefetch(t, "thing", id, "me", "it is gone")
 	testkit.Eventually(t, time.Minute, func() error {

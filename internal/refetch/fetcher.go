@@ -45,8 +45,8 @@ func PanicError(p any) error {
 }
 
 // ErrNoFetch: the provider's API has no call that reads such an object.
-var ErrNoFetch = errors.New("the API cannot read objects of that type by id or with known data, or not with " +
-	"a key of this mode (test or live)")
+var ErrNoFetch = errors.New("the API has no call that reads objects of this type, or the key is of the " +
+	"other mode (test or live)")
 
 const mirroredSQL = `SELECT EXISTS (SELECT FROM objects WHERE source = $1 AND account = $2 AND object_type = $3
 	AND object_id = $4)`
@@ -229,7 +229,7 @@ func (f *Fetcher) checkFound(ctx context.Context, call provider.Call) (*provider
 
 func (f *Fetcher) NoDateError() error {
 	return fmt.Errorf("the responses of the API of source %s have no time (header Date), so the objects in them "+
-		"cannot be ordered; is there a proxy in between?", f.Source.Name)
+		"cannot be ordered; check whether a proxy removes the header Date", f.Source.Name)
 }
 
 // WebhookAccount returns the account as the webhooks name it. They do not name the source's own

@@ -14,10 +14,10 @@ type MissingUnconfirmedError struct{ Text string }
 
 func (e *MissingUnconfirmedError) Error() string { return e.Text }
 
-// CheckMissing checks that an object is missing, as the API has reported: the key belongs to the
-// account of the log and the mirror, and can see the object's place. A cached account check is
-// enough unless again is set. Errors: *MissingUnconfirmedError, *OtherAccountError,
-// *AccountUnverifiedError.
+// CheckMissing confirms the API's report that an object is missing. It checks that the key belongs
+// to the account of the log and the mirror, and that it can see the object's place. A cached
+// account check is enough unless again is set. Errors: *MissingUnconfirmedError,
+// *OtherAccountError, *AccountUnverifiedError.
 func (f *Fetcher) CheckMissing(ctx context.Context, k versioning.Key, at Location, again bool) error {
 	k.Source = f.Source.Number
 	cached := !again && f.accountChecks.isVerified(sourceKey{f.Source, k.Account}, k)
@@ -45,8 +45,9 @@ func (f *Fetcher) checkAccountOfMissing(ctx context.Context, k versioning.Key) (
 	case f.ByOperator && unverified:
 		return false, nil
 	case unverified:
-		return false, fmt.Errorf("%w. The API reports %s %s as missing too; without that proof it does not count as "+
-			"deleted. If the key is right, run postern refetches add, which accepts the result", err, k.Type, k.ID)
+		return false, fmt.Errorf("%w. The API reports %s %s as missing too; without the account check it does not "+
+			"count as deleted. If the key is right, run postern refetches add, which accepts the result", err, k.Type,
+			k.ID)
 	case err == nil && !verified && listsEvents && !f.ByOperator:
 		return false, &MissingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, and "+
 			"nothing shows that the key belongs to the account and mode of the log. So the object does not count as "+
@@ -92,7 +93,8 @@ func (f *Fetcher) checkListVisible(ctx context.Context, k versioning.Key, visibi
 	}
 	if err == nil && a.Verdict.Kind != provider.Found {
 		err = &MissingUnconfirmedError{fmt.Sprintf("the API of source %s reports an object as missing, and the list "+
-			"that it would be in too, so it does not count as deleted; may the key read that list?", f.Source.Name)}
+			"that it would be in too, so it does not count as deleted; give the key access to that list",
+			f.Source.Name)}
 	}
 	return err
 }

@@ -125,7 +125,7 @@ func TestRefetch_manyMissing_deletionsAreLimited(t *testing.T) {
 			deleted := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM objects WHERE deleted`)
 			got := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM refetch_requests WHERE lease_owner = ''
 				AND due > clock_now() + interval '50 minutes'
-					AND error LIKE '%more than 1 \%%--type thing --full requests approval%'`)
+					AND error LIKE '%more than 1 \%%--type thing --full asks for approval%'`)
 			if got != n || deleted+got != 30 {
 				return fmt.Errorf("%d are deleted, %d wait", deleted, got)
 			}

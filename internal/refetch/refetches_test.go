@@ -168,7 +168,8 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 			got := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE due = 'infinity'
 				AND lease_owner = ''
 				AND attempts = 1
-				AND error LIKE '%cannot read objects of that type%next event removes the ambiguity' ORDER BY 1`)
+				AND error LIKE '%has no call that reads objects of this type%next event removes the ambiguity'
+				ORDER BY 1`)
 			if all := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM refetch_requests`); !slices.Equal(got,
 				want) ||
 				all != len(want) {

@@ -23,9 +23,9 @@ var errNoFetchUntilChange = fmt.Errorf("%w: no refetch is possible, so none is t
 const maxOlderResponses = 8
 
 // errOlderState is the reason of a request that is suspended after maxOlderResponses.
-var errOlderState = fmt.Errorf("%s than the mirror has, again and again: the provider may have been restored from a "+
+var errOlderState = fmt.Errorf("%s than the mirror has, in %d attempts: the provider may have been restored from a "+
 	"backup. Compare both, and run postern objects overwrite to overwrite the object from the API",
-	versioning.ReasonOlderVersion)
+	versioning.ReasonOlderVersion, maxOlderResponses)
 
 // suspendReason returns why no refetch is possible until something changes, nil if another attempt
 // may succeed.

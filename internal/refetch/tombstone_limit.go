@@ -83,10 +83,9 @@ func (h *SourceRefetcher) countTombstone(ctx context.Context, tx pgx.Tx, one ref
 		return err
 	}
 	return &tooManyTombstonesError{fmt.Sprintf("the API reports it as missing, like %d others of type %s within an "+
-		"hour, which is more than 1 %% of the living ones in the mirror: may the key still read them? "+
-		"postern reconcile %s --type %s --full requests approval before it deletes so many; postern refetches add "+
-		"deletes "+
-		"this one; otherwise refetches delete at most %d in an hour", recent-1, k.Type, h.Source.Name, k.Type,
+		"hour. This is more than 1 %% of the living ones in the mirror. Check that the key can still read them. "+
+		"postern reconcile %s --type %s --full asks for approval; postern refetches add deletes only this one. "+
+		"Without an approval, refetches delete at most %d in an hour", recent-1, k.Type, h.Source.Name, k.Type,
 		ApprovalMinimum)}
 }
 

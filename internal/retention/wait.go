@@ -14,7 +14,11 @@ import (
 )
 
 // waitPoll is the interval of checks whether an operator has stopped the run meanwhile.
-const waitPoll = time.Second
+// cancelWait bounds the time that a cancelled statement may take to end.
+const (
+	waitPoll   = time.Second
+	cancelWait = 5 * time.Second
+)
 
 // execWaiting runs a statement on a partition that may wait long for other sessions. Meanwhile the
 // run's detail names their processes. If the run is stopped, the wait ends. The next run finishes
@@ -48,8 +52,7 @@ func (w *work) execWaiting(ctx context.Context, p *Partition, sql string) error 
 			}
 		}
 		if err := w.advance(ctx); isStop(err) {
-			stop() // this ends the statement and its session, which holds the lock
-			<-ended
+			w.cancel(ctx, stop, ended)
 			return errors.Join(err, w.lease.SetDetail(ctx, ""))
 		}
 	}
@@ -60,6 +63,23 @@ func (w *work) execWaiting(ctx context.Context, p *Partition, sql string) error 
 func isStop(err error) bool {
 	var stop *stoppedError
 	return errors.As(err, &stop) || errors.Is(err, runs.ErrLeaseLost)
+}
+
+// cancel ends the statement but keeps its session, so that the lock can be released. If the
+// statement does not end, the session is closed.
+func (w *work) cancel(ctx context.Context, stop context.CancelFunc, ended <-chan error) {
+	cancelCtx, done := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
+	defer done()
+	if err := w.conn.PgConn().CancelRequest(cancelCtx); err != nil {
+		stop()
+	}
+	select {
+	case <-ended:
+		return
+	case <-cancelCtx.Done():
+	}
+	stop()
+	<-ended
 }
 
 // blockersSQL names the sessions that block another. PostgreSQL shows the application name only to

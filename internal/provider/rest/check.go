@@ -64,18 +64,20 @@ func checkTemplate(c settings.Checker, key string, t Template, allowed ...string
 	}
 }
 
-// checkRequest requires a request that contains allowed names only, and returns it.
+// checkRequest requires a request that contains allowed names only. It returns the request, zero
+// after an error.
 func checkRequest(c settings.Checker, key string, r Request, allowed ...string) Request {
 	if r.IsZero() {
 		c.Fail(key, "is not set: %s", map[string]string{"control": "name a path that succeeds with every valid key, " +
 			"e.g. /v1/me: Postern treats an object as missing only after this call succeeded",
 			"get":  "write how to read an object, e.g. /v1/orders/{id}",
 			"path": "write how to list objects, e.g. /v1/orders"}[key])
-		return r
+		return Request{}
 	}
 	parsed, err := ParseRequest(r.text, allowed...)
 	if err != nil {
 		c.Fail(key, "%v", err)
+		return Request{}
 	}
 	return parsed
 }
