@@ -162,7 +162,7 @@ func TestCheckSchedules_invalidSchedules_areReported(t *testing.T) {
 		{"{job: retention, cron: '@daily', parameters: {bodies: soon}}", `bodies "soon" is not a number`},
 		{"{job: retention, cron: '@daily', parameters: {bodies: 99999}}", `the maximum is 36500 days`},
 		{"{job: retry, cron: '@daily', parameters: {status: dead, since: 2d}}", ""},
-		{"{job: retry, cron: '@daily', parameters: {status: applied}}", `status "applied" does not exist`},
+		{"{job: retry, cron: '@daily', parameters: {status: applied}}", `status "applied" is not a valid value`},
 		{"{job: retention, cron: '@daily', parameters: {bodies: 30, export: archive}}",
 			`export "archive": give an absolute path`},
 		{"{job: retention, cron: '@daily', parameters: {runs: 30, export: /archive}}",

@@ -80,16 +80,6 @@ func (b *BatchQueue) EndCommit(writer, n int) { b.a.commitDone(writer, n) }
 // Limit sets the maximum number of deliveries in a batch.
 func (b *BatchQueue) Limit(most int) { b.a.s.Settings.BatchMax = most }
 
-// LogSuppressor exports the log suppressor.
-type LogSuppressor struct{ s logSuppressor }
-
-// ShouldLog returns true if a rejection is to be logged, and how many were suppressed since the
-// last log line.
-func (c *LogSuppressor) ShouldLog(source, result string, reason provider.Reason, now time.Time) (suppressed int,
-	due bool) {
-	return c.s.shouldLog(logKey{source, result, reason}, now)
-}
-
 // LogRejections runs the logging of rejections until ctx ends. reject logs or suppresses one
 // rejection; ended is closed after the last line.
 func LogRejections(ctx context.Context, log *slog.Logger) (reject func(source, result string), ended chan struct{}) {

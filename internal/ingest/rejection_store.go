@@ -9,6 +9,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
 const (
@@ -78,7 +79,7 @@ func (r *rejectionStore) run(ctx context.Context) {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 			defer cancel()
-			r.s.logSuppressed(time.Now().Add(logInterval))
+			r.s.logSuppressed(time.Now().Add(telemetry.SuppressFor))
 			r.flush(last)
 			r.dropPending()
 			return

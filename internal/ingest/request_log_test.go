@@ -332,35 +332,6 @@ func TestLogSuppressor_floods_areFewLines(t *testing.T) {
 	}
 }
 
-// A rejection is logged if there was none for a minute, with the number of suppressed ones.
-func TestLogSuppressor_shouldLog_returnsSuppressedCount(t *testing.T) {
-	t.Parallel()
-	var c ingest.LogSuppressor
-	began := time.Unix(1_800_000_000, 0)
-	for _, step := range []struct {
-		after  time.Duration
-		source string
-		reason provider.Reason
-		since  int
-		due    bool
-	}{
-		{0, "shop", provider.WrongSignature, 0, true},
-		{0, "shop", provider.WrongSignature, 0, false},
-		{0, "shop", provider.MissingSignature, 0, true},
-		{0, "other", provider.WrongSignature, 0, true},
-		{time.Minute - 1, "shop", provider.WrongSignature, 0, false},
-		{time.Minute, "shop", provider.WrongSignature, 2, true},
-		{time.Minute, "shop", provider.WrongSignature, 0, false},
-		{time.Minute, "shop", provider.MissingSignature, 0, true},
-		{time.Hour, "shop", provider.WrongSignature, 1, true},
-	} {
-		if since, due := c.ShouldLog(step.source, "rejected", step.reason,
-			began.Add(step.after)); since != step.since || due != step.due {
-			t.Errorf("%+v: logged %v, %d suppressed", step, due, since)
-		}
-	}
-}
-
 // The end of a flood is logged when its minute is over or the gateway stops. A flood that continues
 // is one line a minute.
 func TestLogSuppressor_endOfFlood_logsCount(t *testing.T) {

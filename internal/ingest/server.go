@@ -24,6 +24,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
 // Endpoint is a source that accepts deliveries.
@@ -119,7 +120,7 @@ type Server struct {
 	stopping          atomic.Bool
 	databaseUnchecked atomic.Bool
 	readiness         cachedCheck
-	suppressor        logSuppressor
+	suppressor        telemetry.Suppressor[logKey]
 }
 
 // New returns a server. It writes nothing before Run.
@@ -259,7 +260,7 @@ func (s *Server) router() *echo.Echo {
 	e.GET("/readyz", func(c echo.Context) error {
 		if err := s.Ready(c.Request().Context()); err != nil {
 			// every client may request it
-			if more, due := s.suppressor.shouldLog(logKey{result: "not_ready"}, time.Now()); due {
+			if more, due := s.suppressor.Due(logKey{result: "not_ready"}, time.Now()); due {
 				s.Logger.Warn("not ready", "error", err, "more_since", more)
 			}
 			return c.String(http.StatusServiceUnavailable, "not ready\n")

@@ -75,8 +75,8 @@ func TestRefetch_configuredAPIRejects_appendsNothing(t *testing.T) {
 	b.Fake.Set("a", "one", time.Second)
 	b.StartReconciler(t, b.Runner)
 	for what, o := range map[string]reconcile.Params{
-		"source things, other: the API cannot read objects of that type": {Type: "other", ID: "a"},
-		"source things, thing: the API cannot read objects of that type ": {Type: "thing", ID: "a",
+		"source things, other: the API has no call that reads objects of this type": {Type: "other", ID: "a"},
+		"source things, thing: the API has no call that reads objects of this type": {Type: "thing", ID: "a",
 			Account: "somebody"},
 	} {
 		o.Scope = reconcile.Object
