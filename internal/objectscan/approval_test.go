@@ -225,7 +225,7 @@ func TestObjectScan_configuredListMissing_isSkipped(t *testing.T) {
 // A run ends with a remedy if the control call of a configured API does not exist.
 func TestReconcile_controlCallMissing_failsTheRun(t *testing.T) {
 	t.Parallel()
-	b := reconciled.NewRESTEnv(t, "control: /me", "control: /things/nobody")
+	b := reconciled.NewRESTEnv(t, "control: /me", "control: /things/missing")
 	b.Fake.Set("a", "one", time.Second)
 	b.Deliver(t, b.Fake.Events())
 	b.Fake.Set("a", "", time.Second) // it is deleted

@@ -23,7 +23,7 @@ const (
 		FROM objects o WHERE o.object_id <> 'obj_000003'`
 )
 
-// A batch of the walk through the mirror reads its own objects and looks each up in the list, for a
+// A batch of the walk through the mirror reads its own objects and finds each in the list, for a
 // list of any length and with any statistics of the tables. The time of a scan grows with the
 // number of objects, and not with that number times the number of batches.
 func TestMirrorWalk_manyObjects_readsItsOwnPart(t *testing.T) {
