@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/
 BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern/internal/telemetry.commit=$(COMMIT)"
 
 .DEFAULT_GOAL := help
-.PHONY: help dev playground test test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image prerequisites servers
+.PHONY: help docs dev playground test test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ dev: servers ## run everything in one process, state in .postern (ARGS="--listen
 
 playground: servers ## try reconciliation without an account, against fake APIs: docs/reconciliation.md
 	@echo "building, about two minutes the first time"
-	@go build -buildvcs=false -o bin/dev/playground ./test/playground
+	@$(BUILD) -o bin/dev/ ./cmd/postern ./test/playground
 	@exec bin/dev/playground $(ARGS)
 
 test: prerequisites ## run all tests, with a private PostgreSQL and JetStream, and against official SDKs
@@ -111,3 +111,11 @@ prerequisites: ## install what is missing of PostgreSQL, buildah, Python, Node, 
 # Only the tests need 300 MB of SDKs and API descriptions.
 servers:
 	@.ci/prerequisites without-sdks
+
+# The generator reads the pages below its own folder, where its modules are found.
+docs: ## build the documents as HTML with search into docs/site/html (needs Node 20)
+	@cd docs/site && npm ci --silent --no-audit --no-fund
+	@rm -rf docs/site/pages && mkdir -p docs/site/pages
+	@cp --parents $$(git ls-files '*.md' 'docs/*.svg' ':!AGENTS.md' ':!bench' ':!internal' ':!test') docs/site/pages
+	@cd docs/site && npx vitepress build . --outDir html
+	@echo "docs/site/html has the pages; to read them: python3 -m http.server --directory docs/site/html 8000"

@@ -162,20 +162,23 @@ func TestAuditList_filtersEntries(t *testing.T) {
 }
 
 // typed are the command lines in a page: lines of their own, and text in backquotes.
-var typed = regexp.MustCompile("(?m)^    (?:\\$ )?postern ([a-z].*)$|`postern ([a-z][^`]*)`")
+var typed = regexp.MustCompile("(?m)^ *(?:\\$ )?postern ([a-z].*)$|`postern ([a-z][^`]*)`")
 
 // The commands and flags in the documents exist.
 func TestDocs_commandsInPages_exist(t *testing.T) {
 	t.Parallel()
-	for _, page := range []string{"README.md", "docs/operations.md", "docs/reconciliation.md",
-		"docs/migrating.md",
-		"docs/effects.md", "docs/checklists.md", "SECURITY.md"} {
-		text, err := os.ReadFile("../../" + page)
+	pages := []string{"../../README.md", "../../SECURITY.md", "../../deploy/README.md"}
+	for _, folder := range []string{"tutorial", "how-to", "explanation", "reference"} {
+		found, err := filepath.Glob("../../docs/" + folder + "/*.md")
+		noError(t, err)
+		pages = append(pages, found...)
+	}
+	tried := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
 		noError(t, err)
 		lines := typed.FindAllStringSubmatch(string(text), -1)
-		if len(lines) == 0 {
-			t.Errorf("%s names no command", page)
-		}
+		tried += len(lines)
 		for _, line := range lines {
 			words := strings.Fields(line[1] + line[2])
 			cmd, rest, err := newRootCommand().Find(words)
@@ -196,6 +199,27 @@ func TestDocs_commandsInPages_exist(t *testing.T) {
 			}
 		}
 	}
+	if tried < 200 {
+		t.Errorf("the pages have %d commands", tried)
+	}
+}
+
+// The help of each command ends with a page of the documents.
+func TestHelp_commands_namePages(t *testing.T) {
+	t.Parallel()
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+		_, page, found := strings.Cut(cmd.Long, "More: "+documents)
+		if _, err := os.Stat("../../docs/" + page); !found || err != nil {
+			if cmd.Name() != "version" {
+				t.Errorf("%s: the page is %q: %v", cmd.CommandPath(), page, err)
+			}
+		}
+	}
+	walk(newRootCommand())
 }
 
 // usualArgs are arguments with which a command reaches the database.

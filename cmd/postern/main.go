@@ -93,6 +93,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 		newDoctorCommand(c), newStreamCommand(c), newSpoolCommand(c), newExportCommand(c), newImportCommand(c),
 		newSendCommand(c), newProvidersCommand(c), newTopCommand(c), newInitCommand(c), newConfigCommand(c),
 		newMigrateCommand(c), newHealthCommand(c), newVersionCommand(c))
+	namePages(root)
 	return root
 }
 

@@ -1,0 +1,74 @@
+// The documents as a static site, from the same Markdown that the repository shows: make docs. The
+// site needs no network: the search index, the styles and the pictures are part of it.
+import fs from 'node:fs'
+import path from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { defineConfig } from 'vitepress'
+
+const root = fileURLToPath(new URL('../pages/', import.meta.url)) // copies: make docs
+const repository = 'https://github.com/postern-gateway/postern/blob/main/'
+
+// title returns the first heading of a page.
+function title(page) {
+  const heading = /^# (.+)$/m.exec(fs.readFileSync(path.join(root, page), 'utf8'))
+  return heading[1].replaceAll('`', '')
+}
+
+// pages returns the links of a folder's pages. README.md of a folder comes first.
+function pages(folder) {
+  return fs.readdirSync(path.join(root, folder)).filter((name) => name.endsWith('.md'))
+    .sort((a, b) => (b === 'README.md') - (a === 'README.md') || a.localeCompare(b))
+    .map((name) => {
+      const page = path.posix.join(folder, name)
+      return { text: title(page), link: '/' + page.replace(/README\.md$/, '').replace(/\.md$/, '') }
+    })
+}
+
+export default defineConfig({
+  title: 'Postern',
+  description: 'Webhooks stored once, applied in the right order',
+  srcDir: './pages',
+  outDir: './html',
+  cacheDir: './cache',
+  rewrites: { 'README.md': 'index.md', ':folder(.*)/README.md': ':folder/index.md' },
+  // Pages are plain Markdown: {{...}} in them is text, not an expression of Vue.
+  vue: { template: { compilerOptions: { delimiters: ['\u0001', '\u0002'] } } },
+  // Links to code and folders lead to the repository.
+  ignoreDeadLinks: true,
+  markdown: {
+    config(markdown) {
+      // A placeholder such as <ID> is text.
+      const inline = markdown.renderer.rules.html_inline
+      markdown.renderer.rules.html_inline = (tokens, i, ...rest) =>
+        /^<(br|sub|sup|!--)/.test(tokens[i].content) ? inline(tokens, i, ...rest) : markdown.utils.escapeHtml(tokens[i].content)
+      const open = markdown.renderer.rules.link_open ?? ((tokens, i, options, env, self) => self.renderToken(tokens, i, options))
+      markdown.renderer.rules.link_open = (tokens, i, options, env, self) => {
+        const href = tokens[i].attrGet('href')
+        if (!/^([a-z]+:|#)/.test(href)) {
+          const [file, anchor] = href.split('#')
+          const from = path.dirname(env.relativePath === 'index.md' ? 'README.md' : env.relativePath)
+          const target = path.posix.join(from, file)
+          if (!/\.(md|svg|png)$/.test(file)) {
+            tokens[i].attrSet('href', repository + target.replace(/\/$/, '') + (anchor ? '#' + anchor : ''))
+          }
+        }
+        return open(tokens, i, options, env, self)
+      }
+    },
+  },
+  themeConfig: {
+    search: { provider: 'local' },
+    outline: [2, 3],
+    nav: [{ text: 'Map', link: '/docs/' }, { text: 'Security', link: '/SECURITY' }, { text: 'Changes', link: '/CHANGELOG' }],
+    sidebar: [
+      { text: 'Tutorial', items: pages('docs/tutorial') },
+      { text: 'How to', collapsed: false, items: pages('docs/how-to') },
+      { text: 'Reference', collapsed: true, items: pages('docs/reference') },
+      { text: 'Explanation', collapsed: true, items: pages('docs/explanation') },
+      { text: 'Benchmarks', link: '/docs/benchmarks' },
+      { text: 'Decisions', collapsed: true, items: pages('docs/decisions') },
+      { text: 'Deployment files', link: '/deploy/' },
+      { text: 'Examples', link: '/examples/' },
+    ],
+  },
+})
