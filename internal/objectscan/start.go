@@ -26,7 +26,8 @@ SELECT l.virtualtransaction FROM pg_locks l WHERE l.locktype = 'advisory' AND l.
 const batchPause = 10 * time.Millisecond
 
 // prepare loads the scan's progress, or starts the scan. Events that are applied from then on see
-// the scan, so that a late event requests a refetch (decision 36).
+// the scan. If such an event happened before the scan began, it could win over a state that the
+// scan found equal, so it requests a refetch of its object.
 func (s *objectScan) prepare(ctx context.Context) error {
 	if err := s.loadOrStart(ctx); err != nil || s.phase == phaseDone || s.phase == PhaseNotListable {
 		return err

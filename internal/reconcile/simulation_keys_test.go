@@ -114,7 +114,7 @@ func (l *simulation) setKey(to keyState, run int64) {
 }
 
 // otherAccountFake is the fake of another account. It has no objects with ids that users choose:
-// the check could find such an object instead of one of the mirror (decision 36).
+// the check could find such an object instead of one of the mirror.
 func (l *simulation) otherAccountFake() *stripefake.Fake {
 	if l.otherAccount == nil {
 		o := l.stripe

@@ -36,7 +36,8 @@ type EraseFilter struct {
 //
 // Each server that has a replica overwrites an erased message in its files. Servers do not
 // overwrite messages that left the stream before, a cluster's Raft log, or encrypted files. A
-// server that is down deletes later, without overwriting. docs/decisions/0028 has the measurements.
+// server that is down deletes later, without overwriting. Overwriting a message rewrites its block
+// of 8 MiB: 6 ms instead of 0.1 ms for a delete (nats-server 2.15.2, 2026-11-25).
 func (c *Conn) EraseMessages(ctx context.Context, name string, filter EraseFilter) (n int64, err error) {
 	s, err := c.js.Stream(ctx, name)
 	if IsNotFound(err) {

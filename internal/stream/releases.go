@@ -12,8 +12,8 @@ func (r release) String() string { return fmt.Sprintf("%d.%d.%d", r[0], r[1], r[
 
 // cleanReleases are the first releases without a published vulnerability, one for each release line
 // of the NATS server, the oldest line first. Lines 2.11 and older have none. Source:
-// https://advisories.nats.io, notes up to 2026-28, as of 2026-11-25; docs/decisions/0057 has the
-// details.
+// https://advisories.nats.io, notes up to 2026-28, as of 2026-11-25;
+// docs/decisions/0016-nats-releases.md has the details.
 var cleanReleases = []release{{2, 12, 12}, {2, 14, 3}, {2, 15, 0}}
 
 const advisories = "https://advisories.nats.io"

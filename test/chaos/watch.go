@@ -131,8 +131,8 @@ type found struct {
 }
 
 // read reads some objects and compares them with their last snapshots. It counts only after the
-// standby has the transaction: PostgreSQL shows commits that it may lose with the primary (decision
-// 44), and then an object may go back.
+// standby has the transaction: PostgreSQL shows commits that it may lose with the primary, and then
+// an object may go back.
 func (w *watcher) read(ctx context.Context) error {
 	var newest, paged []found
 	err := postgres.InTx(ctx, w.pool, "read the mirror", readWithin,

@@ -269,8 +269,7 @@ func TestObjectFile_bulkTypes_listEveryObject(t *testing.T) {
 	}
 }
 
-// The number of API calls for a list of 10,000 objects, for each way; decision 0037 has the
-// figures.
+// The number of API calls for a list of 10,000 objects, for each way.
 func TestListObjects_longList_needsFewCalls(t *testing.T) {
 	t.Parallel()
 	fake := shopifyfake.New(t, shopifyfake.Options{})
