@@ -42,7 +42,7 @@ func (p page) text(r *results) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fillPage(string(page), r.pictureLinks(p.Dir)+r.markdown())
+	return fillPage(string(page), r.pictureLinks(p.Dir)+r.brief())
 }
 
 // write writes results into the page, and the data and pictures into its folder.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"image/color"
 	"math"
 	"os"
@@ -93,10 +94,10 @@ func (l *points) draw(p *plot.Plot, as style, name string, dashes []vg.Length) e
 }
 
 // named returns ticks at the given values only.
-func named(at ...float64) plot.ConstantTicks {
+func named(at ...int) plot.ConstantTicks {
 	var ticks plot.ConstantTicks
 	for _, v := range at {
-		ticks = append(ticks, plot.Tick{Value: v, Label: tickLabel(v)})
+		ticks = append(ticks, plot.Tick{Value: float64(v), Label: thousands(int64(v))})
 	}
 	return ticks
 }
@@ -143,12 +144,29 @@ func oneTwoFive(low, high float64) []plot.Tick {
 	return ticks
 }
 
+// darkColors replace the colours of a picture for readers who prefer dark pages. The background is
+// one of them, so a picture is readable on any page.
+var darkColors = [][2]string{{"FFFFFF", "16191d"}, {"000000", "e6e6e6"}, {"333333", "e6e6e6"},
+	{"E0E0E0", "3a3f45"}, {"0072B2", "56b4e9"}, {"009E73", "2fc79b"}, {"D55E00", "ff8b3d"}, {"777777", "a8a8a8"}}
+
+// darkStyle returns the style sheet with the dark colours.
+func darkStyle() string {
+	var b strings.Builder
+	b.WriteString("<style>@media (prefers-color-scheme: dark) {\ntext { fill: #e6e6e6 }\n")
+	for _, c := range darkColors {
+		for _, property := range []string{"fill", "stroke"} {
+			fmt.Fprintf(&b, "[style*=\"%s:#%s\"] { %s: #%s !important }\n", property, c[0], property, c[1])
+		}
+	}
+	return b.String() + "}</style>\n"
+}
+
 // save writes a picture as SVG. Liberation Sans has the metrics of Arial and Helvetica, which
 // replace it on systems that lack it.
 func save(p *plot.Plot, file string) error {
 	c := vgsvg.New(width, height)
 	whole, margin := draw.New(c), vg.Points(16)
-	whole.SetColor(color.White) // also on a dark page
+	whole.SetColor(color.White)
 	whole.Fill(whole.Rectangle.Path())
 	p.Draw(draw.Crop(whole, margin, -margin-vg.Points(6), margin, -margin))
 	var b bytes.Buffer
@@ -157,5 +175,6 @@ func save(p *plot.Plot, file string) error {
 	}
 	text := strings.ReplaceAll(b.String(), "font-family:Liberation Sans",
 		"font-family:'Liberation Sans',Arial,Helvetica,sans-serif")
+	text = strings.Replace(text, "<g transform", darkStyle()+"<g transform", 1)
 	return os.WriteFile(file, []byte(text), 0o644)
 }

@@ -48,7 +48,7 @@ type picture struct {
 func (r *results) pictures() []picture {
 	return []picture{
 		{throughputPicture, "Events per second against connections, for Postern and the references", r.throughput},
-		{latencyPicture, "Time to an answer against offered load, p50 and p99, for Postern and the references",
+		{latencyPicture, "Time to a response against offered load, p50 and p99, for Postern and the references",
 			r.latency},
 		{costPicture, "Processor time per event by program, for Postern and the references", r.cost},
 	}
@@ -68,16 +68,18 @@ func (r *results) writePictures(dir string) error {
 	return nil
 }
 
+// connections are the numbers of connections of the rows with a closed loop.
+var connections = []int{1, 16, 64, 256}
+
 // throughput draws events per second against connections.
 func (r *results) throughput() (*plot.Plot, error) {
 	p := canvas("Events per second against connections", "connections (closed loop)", "events/s")
-	counts := []float64{1, 16, 64, 256}
 	top := 0.0
 	for _, l := range styles {
 		var line points
-		for _, n := range counts {
-			f := r.Samples.Value(fmt.Sprintf("closed-%.0f", n), l.target, suite.Rate)
-			line.add(n, f)
+		for _, n := range connections {
+			f := r.Samples.Value(suite.Closed(n), l.target, suite.Rate)
+			line.add(float64(n), f)
 			top = max(top, f.Max)
 		}
 		if err := line.draw(p, l, l.target, nil); err != nil {
@@ -87,7 +89,7 @@ func (r *results) throughput() (*plot.Plot, error) {
 	if top == 0 {
 		return nil, nil
 	}
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, named(counts...)
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, named(connections...)
 	p.X.Min, p.X.Max = 0.85, 300
 	p.Y.Min, p.Y.Max, p.Y.Tick.Marker = 0, top*1.05, plot.TickerFunc(evenly)
 	p.Legend.Left = true
@@ -96,7 +98,7 @@ func (r *results) throughput() (*plot.Plot, error) {
 
 // latency draws the time to a response against offered load, p50 and p99.
 func (r *results) latency() (*plot.Plot, error) {
-	p := canvas("Time to an answer, from the intended send: p99 solid, p50 dashed",
+	p := canvas("Time to a response, from the intended send: p99 solid, p50 dashed",
 		"offered events/s (open loop, 10 to 90 % of each target's own capacity)", "milliseconds")
 	least, most, right := math.Inf(1), 0.0, 0.0
 	for _, l := range styles {

@@ -58,6 +58,25 @@ func TestMarkdown_results_hasTablesAndRatios(t *testing.T) {
 	}
 }
 
+func TestBrief_results_foldsRowsWithRates(t *testing.T) {
+	t.Parallel()
+	text := inventedResults().brief()
+	for _, want := range []string{
+		"| 64 | 9,001 | 10,001 | – | – | 4.00 | 12.3 | 90.0 |",
+		"| ingest, 64 connections | 0.90 × | ≥ 0.75 × (aim 0.85 ×) | pass |",
+		"Not measured: `growth`: no space",
+		"<details>\n<summary>Closed loop</summary>\n\n`closed-64`: closed loop, 64 connections, 2.4 KB\n\n" +
+			"| | events/s | p50 ms | p99 ms | CPU µs/event | WAL B/event | own MiB |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page's tables do not have:\n%s\n\n%s", want, text)
+		}
+	}
+	if open, ended := strings.Count(text, "<details>"), strings.Count(text, "</details>"); open != 2 || ended != open {
+		t.Errorf("%d folds are opened and %d ended, want 2", open, ended)
+	}
+}
+
 func TestRead_savedResults_areEqual(t *testing.T) {
 	t.Parallel()
 	dir, r := t.TempDir(), inventedResults()
@@ -98,7 +117,8 @@ func TestWrite_results_drawsPictures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"</svg>", "postern", "sans-serif", "fill:#FFFFFF"} {
+		for _, want := range []string{"</svg>", "postern", "sans-serif", "fill:#FFFFFF",
+			"@media (prefers-color-scheme: dark)"} {
 			if !strings.Contains(string(text), want) {
 				t.Errorf("%s has no %s", name, want)
 			}

@@ -14,10 +14,7 @@ import (
 func (r *results) markdown() string {
 	var b strings.Builder
 	b.WriteString(r.ground())
-	b.WriteString("\n### What must hold\n\n" + verdictTable(r.Bounds))
-	for _, gap := range r.Gaps {
-		fmt.Fprintf(&b, "\nNot measured: `%s`: %s\n", gap.Row, strings.ReplaceAll(gap.Error, "\n", " "))
-	}
+	b.WriteString(r.bounds())
 	chapter := ""
 	for _, row := range r.Rows {
 		if len(r.Samples.Targets(row.Name)) == 0 {
@@ -32,18 +29,91 @@ func (r *results) markdown() string {
 	return b.String()
 }
 
+// brief returns the tables of docs/benchmarks.md: the capacity of each target, the bounds, and the
+// main columns of each row with a rate. The rows are folded, one fold for each chapter.
+func (r *results) brief() string {
+	var b strings.Builder
+	b.WriteString(r.ground())
+	b.WriteString("\n### Capacity\n\n" + r.capacityTable())
+	b.WriteString(r.bounds())
+	b.WriteString("\n### All rows\n\nOwn MiB is the memory of the target's program: the gateway, or the reference.\n")
+	chapter := ""
+	for _, row := range r.Rows {
+		table := r.briefTable(row)
+		if table == "" {
+			continue
+		}
+		if row.Chapter != chapter {
+			b.WriteString(endFold(chapter) + "\n<details>\n<summary>" + row.Chapter + "</summary>\n")
+			chapter = row.Chapter
+		}
+		b.WriteString("\n" + table)
+	}
+	return b.String() + endFold(chapter)
+}
+
+// endFold ends the fold of a chapter, if there is one.
+func endFold(chapter string) string {
+	if chapter == "" {
+		return ""
+	}
+	return "\n</details>\n"
+}
+
+// bounds returns the bounds with their figures, and the rows that could not be measured.
+func (r *results) bounds() string {
+	var b strings.Builder
+	b.WriteString("\n### Bounds\n\n" + verdictTable(r.Bounds))
+	for _, gap := range r.Gaps {
+		fmt.Fprintf(&b, "\nNot measured: `%s`: %s\n", gap.Row, strings.ReplaceAll(gap.Error, "\n", " "))
+	}
+	return b.String()
+}
+
+// capacityTable returns the events per second of each target in a closed loop, one line for each
+// number of connections, and what they cost Postern.
+func (r *results) capacityTable() string {
+	var b strings.Builder
+	for _, row := range r.Rows {
+		if row.Name == suite.Closed(64) {
+			fmt.Fprintf(&b, "Row `%s`: %s.\n\n", row.Name, row.About)
+		}
+	}
+	b.WriteString("| connections |")
+	for _, s := range styles {
+		b.WriteString(" " + s.target + ", events/s |")
+	}
+	b.WriteString(" postern, p50 ms | p99 ms | CPU µs/event |\n|" + strings.Repeat(" ---: |", len(styles)+4) + "\n")
+	for _, n := range connections {
+		row := suite.Closed(n)
+		if len(r.Samples.Targets(row)) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "| %d |", n)
+		for _, s := range styles {
+			b.WriteString(" " + cell(r.Samples.Value(row, s.target, suite.Rate), false) + " |")
+		}
+		for _, m := range []suite.Metric{suite.P50, suite.P99, suite.CPU} {
+			b.WriteString(" " + cell(r.Samples.Value(row, suite.Postern, m), false) + " |")
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
 // ground describes when, how and on which machine the results were measured.
 func (r *results) ground() string {
 	return fmt.Sprintf("Measured on %s in %s with `%s` at commit %s: %s. All programs, also the sender, ran on this "+
 		"machine.\n"+
-		"Figures are medians over rounds; the brackets have the lowest and the highest round.\n",
+		"Rows of another day or machine say so. Figures are medians over rounds; the brackets have the lowest and "+
+		"the highest round.\n",
 		r.Began.Format(time.DateOnly), r.Took, r.Command, r.Commit, r.Machine)
 }
 
 // verdictTable returns the table of bounds.
 func verdictTable(verdicts []suite.Verdict) string {
 	var b strings.Builder
-	b.WriteString("| what | measured | must be | | how |\n| --- | --- | --- | --- | --- |\n")
+	b.WriteString("| what | measured | must be | result | figure |\n| --- | --- | --- | --- | --- |\n")
 	for _, v := range verdicts {
 		status := string(v.Status)
 		if v.Status == suite.Pass && v.Aim != 0 && !v.Aimed {
@@ -85,7 +155,26 @@ var commonColumns = []column{
 // table returns the table of a row and the ratios of Postern to the other targets.
 func (r *results) table(row suite.Row) string {
 	targets := r.Samples.Targets(row.Name)
-	columns := r.columns(row.Name, targets)
+	return r.grid(row, targets, r.columns(row.Name, targets)) + r.more(row.Name, targets) + r.ratios(row.Name, targets)
+}
+
+// briefHeads are the columns of docs/benchmarks.md.
+var briefHeads = []string{"events/s", "p50 ms", "p99 ms", "CPU µs/event", "WAL B/event", "own MiB", "processor MiB"}
+
+// briefTable returns the main columns of a row, and nothing for a row without a rate.
+func (r *results) briefTable(row suite.Row) string {
+	targets := r.Samples.Targets(row.Name)
+	columns := slices.DeleteFunc(r.columns(row.Name, targets), func(c column) bool {
+		return !slices.Contains(briefHeads, c.head)
+	})
+	if len(columns) == 0 || columns[0].head != briefHeads[0] {
+		return ""
+	}
+	return r.grid(row, targets, columns)
+}
+
+// grid returns the heading and the given columns of a row.
+func (r *results) grid(row suite.Row, targets []string, columns []column) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "`%s`: %s\n\n| |", row.Name, row.About)
 	for _, c := range columns {
@@ -99,7 +188,7 @@ func (r *results) table(row suite.Row) string {
 		}
 		b.WriteByte('\n')
 	}
-	return b.String() + r.more(row.Name, targets) + r.ratios(row.Name, targets)
+	return b.String()
 }
 
 // programs are the programs other than the target's own, in the order of their columns.

@@ -4,7 +4,7 @@ package suite
 // of 2.4 KB.
 func Bounds() []bound {
 	var all []bound
-	for _, part := range [][]bound{ingestBounds(), answerBounds(), takenBounds(), applyBounds(), storedBounds(),
+	for _, part := range [][]bound{ingestBounds(), answerBounds(), acceptedBounds(), applyBounds(), storedBounds(),
 		scanBounds(), effectsBounds(), sizeBounds()} {
 		all = append(all, part...)
 	}
@@ -30,7 +30,7 @@ func ingestBounds() []bound {
 
 func answerBounds() []bound {
 	const lower, higher = "acknowledgement at half of afternoon's capacity",
-		"acknowledgement at half of our own capacity"
+		"acknowledgement at half of Postern's capacity"
 	return []bound{
 		ratio(lower, halfAfternoon, Postern, Afternoon, "p50", P50).atMost(1),
 		ratio(lower, halfAfternoon, Postern, Afternoon, "p99", P99).atMost(1),
@@ -38,12 +38,12 @@ func answerBounds() []bound {
 	}
 }
 
-// takenBounds protects the other bounds. Rejected deliveries have no latency, so a target that
+// acceptedBounds protects the other bounds. Rejected deliveries have no latency, so a target that
 // rejects under load would look faster.
-func takenBounds() []bound {
+func acceptedBounds() []bound {
 	return []bound{
-		worstOfAll("everything taken", "deliveries not taken", "", Errors, main64, main256, halfAfternoon, halfPostern,
-			floodRow, sustainedRow, growthRow, besideRow).atMost(0),
+		worstOfAll("everything accepted", "deliveries not accepted", "", Errors, main64, main256, halfAfternoon,
+			halfPostern, floodRow, sustainedRow, growthRow, besideRow).atMost(0),
 	}
 }
 
@@ -83,8 +83,8 @@ func sizeBounds() []bound {
 		value("memory, 10,000 silent connections", idleRow, noneSent, "gateway's memory, nothing sent", "MiB",
 			Memory("gateway")).atMost(250),
 		value(large, largeRow, Postern, "gateway's memory / ingest.queue_bytes", "x", perQueue).atMost(2),
-		value(large, largeRow, Postern, "share of the deliveries that were taken", "", takenShare).atLeast(0.25),
-		value(large, largeRow, Postern, "deliveries neither taken nor refused with 503", "",
+		value(large, largeRow, Postern, "share of the deliveries that were accepted", "", takenShare).atLeast(0.25),
+		value(large, largeRow, Postern, "deliveries neither accepted nor rejected with 503", "",
 			More("other")).atMost(0),
 		value("start to ready", startsRow, Postern, "milliseconds until /readyz answers 200", "ms",
 			More("readyz_ms")).atMost(500),

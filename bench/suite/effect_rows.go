@@ -22,9 +22,8 @@ func effectRows(rounds, effects, planned, waiting int) []Row {
 	const lasts = 10 * time.Second
 	fill := func(n int) time.Duration { return time.Duration(n) * time.Second / 25_000 }
 	return []Row{
-		{Name: effectsRow, Chapter: chapterEffects, About: fmt.Sprintf("%d planned effects of one step, carried out "+
-			"by a processor with 8 calls at once (destinations.NAME.concurrency), another side in the program that "+
-			"measures", effects),
+		{Name: effectsRow, Chapter: chapterEffects, About: fmt.Sprintf("%d planned effects of one step, executed "+
+			"by a processor with 8 concurrent calls, the destination in the benchmark program", effects),
 			Takes: time.Duration(rounds) * (3*time.Second + fill(effects) + time.Duration(effects)*time.Second/1000),
 			run: func(ctx context.Context, s *Suite) ([]Sample, error) {
 				return s.executeEffects(ctx, effectsRow, rounds, effects)
@@ -36,7 +35,7 @@ func effectRows(rounds, effects, planned, waiting int) []Row {
 				return s.planning(ctx, planningRow, rounds, planned)
 			}},
 		{Name: deadRow, Chapter: chapterEffects, About: fmt.Sprintf("100 effects a second, from when each falls due "+
-			"to its call, alone and while %d wait for another destination, which takes calls and does not answer",
+			"to its call, alone and while %d wait for another destination, which accepts calls and does not respond",
 			waiting),
 			Takes: fill(waiting) + time.Duration(2*rounds)*(lasts+4*time.Second),
 			run: func(ctx context.Context, s *Suite) ([]Sample, error) {
@@ -49,7 +48,7 @@ func effectsBounds() []bound {
 	const among, dead = "planning among a million planned effects",
 		"effects beside a silent destination, for which 100,000 wait"
 	return []bound{
-		value("effects of one step", effectsRow, effectsTarget, "effects/s carried out", "/s", Rate).atLeast(1000),
+		value("effects of one step", effectsRow, effectsTarget, "effects/s executed", "/s", Rate).atLeast(1000),
 		ratio(among, planningRow, fullLedger, emptyLedger, "p50", P50).atMost(1.2),
 		worst(among, "sequential scans of the ledger", "", fullLedger, More("sequential_scans"),
 			planningRow).atMost(0),

@@ -74,10 +74,13 @@ func compare(name, chapter string, shape Shape, l length, targets []string) Row 
 func connections(l length, targets []string, counts ...int) []Row {
 	var rows []Row
 	for _, n := range counts {
-		rows = append(rows, compare(fmt.Sprintf("closed-%d", n), chapterClosed, closed(n), l, targets))
+		rows = append(rows, compare(Closed(n), chapterClosed, closed(n), l, targets))
 	}
 	return rows
 }
+
+// Closed returns the name of the row of the closed loop with a number of connections.
+func Closed(connections int) string { return fmt.Sprintf("closed-%d", connections) }
 
 // shapes returns the rows with other body sizes, duplicates and sources.
 func shapes(l length) []Row {

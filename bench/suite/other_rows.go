@@ -55,14 +55,14 @@ func applies(rounds, events, fewer, few int) []Row {
 func together(short, long time.Duration) []Row {
 	return []Row{
 		{Name: togetherRow, Chapter: chapterSustain,
-			About: fmt.Sprintf("closed loop, 64 connections, the processor beside, %s", short),
+			About: fmt.Sprintf("closed loop, 64 connections, with the processor, %s", short),
 			Takes: 2*short + overhead,
 			run: func(ctx context.Context, s *Suite) ([]Sample, error) {
 				shape := closed(64)
 				shape.For = short
 				return s.sustained(ctx, togetherRow, shape, closedGuess)
 			}},
-		{Name: sustainedRow, Chapter: chapterSustain, About: fmt.Sprintf("open loop, the processor beside, %s", long),
+		{Name: sustainedRow, Chapter: chapterSustain, About: fmt.Sprintf("open loop, with the processor, %s", long),
 			Takes: long + 30*time.Second,
 			run: func(ctx context.Context, s *Suite) ([]Sample, error) {
 				rate, err := s.sustainable(ctx)

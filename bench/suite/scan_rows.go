@@ -12,8 +12,8 @@ const scannedObjects = 1_000_000
 // objectScan measures how fast an object scan compares unchanged objects with the mirror.
 func objectScan(rounds, objects int) Row {
 	return Row{Name: scanRow, Chapter: chapterReconcile, About: fmt.Sprintf("%d objects of 1 KB, none of them "+
-		"changed, compared with what a local API lists, 100 a page, beside a loop that only gets and parses the pages",
-		objects),
+		"changed, compared with what a local API lists, 100 a page, beside a loop that only fetches and parses the "+
+		"pages", objects),
 		Takes: time.Duration(objects)*(time.Second/20_000) + time.Duration(rounds)*
 			(2*time.Second+time.Duration(objects)*(time.Second/50_000+11*time.Second/300_000)),
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {

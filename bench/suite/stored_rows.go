@@ -9,7 +9,7 @@ import (
 // reapply measures how fast stored events are applied again.
 func reapply(rounds, events int) Row {
 	return Row{Name: againRow, Chapter: chapterStored,
-		About: fmt.Sprintf("%d events about %d objects: applied live, replayed, and the mirror rebuilt of them", events,
+		About: fmt.Sprintf("%d events about %d objects: applied live, replayed, and rebuilt", events,
 			events/10),
 		Takes: time.Duration(events)*(time.Second/8000) + time.Duration(rounds)*(10*time.Second+3*time.Duration(events)*
 			time.Second/12_000),
@@ -22,7 +22,7 @@ func reapply(rounds, events int) Row {
 func duringReplay(rounds, events int) Row {
 	const each = 8 * time.Second
 	return Row{Name: besideRow, Chapter: chapterStored,
-		About: fmt.Sprintf("open loop at a quarter of the capacity, the processor beside, alone and while it replays "+
+		About: fmt.Sprintf("open loop at a quarter of the capacity, with the processor, alone and while it replays "+
 			"%d events", events),
 		Takes: time.Duration(events)*(time.Second/6000) + time.Duration(2*rounds)*(each+4*overhead),
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
@@ -39,7 +39,7 @@ func duringReplay(rounds, events int) Row {
 // largeLog measures queries and exports of a large log.
 func largeLog(rounds, events, exported int, takes time.Duration) Row {
 	return Row{Name: storedRow, Chapter: chapterStored, Takes: takes,
-		About: fmt.Sprintf("%.1f million events stored: how many a replay would be, and an export of %.1f million, "+
+		About: fmt.Sprintf("%.1f million events stored: the preview of a replay, and an export of %.1f million, "+
 			"beside psql", float64(events)/1e6, float64(exported)/1e6),
 		run: func(ctx context.Context, s *Suite) ([]Sample, error) {
 			return s.largeLog(ctx, storedRow, rounds, events, exported)
@@ -52,7 +52,7 @@ func storedBounds() []bound {
 	return []bound{
 		ratio("replay", againRow, replayTarget, liveTarget, "events/s", Rate).atLeast(1),
 		ratio("rebuild", againRow, rebuildTarget, liveTarget, "events/s", Rate).atLeast(1),
-		ratio("answers during a replay at full speed, a quarter of capacity", besideRow, replayingTarget, aloneTarget,
+		ratio("responses during a replay at full speed, a quarter of capacity", besideRow, replayingTarget, aloneTarget,
 			"p99", P99).atMost(2),
 		value(large+", preview's estimate", storedRow, previewTarget, "seconds of the whole command", "s",
 			seconds).atMost(1),

@@ -79,7 +79,7 @@ func TestJudge_latePublishingInAnyRow_fails(t *testing.T) {
 // large may reject.
 func TestJudge_anyDeliveryRejected_fails(t *testing.T) {
 	t.Parallel()
-	const what, formula = "everything taken", "deliveries not taken, the largest of all rounds and targets"
+	const what, formula = "everything accepted", "deliveries not accepted, the largest of all rounds and targets"
 	of := func(row, target string, errors ...int64) (s Samples) {
 		for round, n := range errors {
 			s = append(s, Sample{Row: row, Target: target, Round: round, Events: 1000, Errors: n})
@@ -133,7 +133,7 @@ func TestJudge_largeBodies_boundsMemoryAndAcceptedShare(t *testing.T) {
 		if v := verdict(t, s, what, "gateway's memory / ingest.queue_bytes"); v.Status != c.memory {
 			t.Errorf("%.0f MiB: %s, want %s", c.mib, v.Status, c.memory)
 		}
-		if v := verdict(t, s, what, "share of the deliveries that were taken"); v.Status != c.share {
+		if v := verdict(t, s, what, "share of the deliveries that were accepted"); v.Status != c.share {
 			t.Errorf("%.0f of 1024 taken: %s, want %s", c.taken, v.Status, c.share)
 		}
 	}
