@@ -61,7 +61,9 @@ func (a *App) addReload(interval time.Duration) error {
 	return nil
 }
 
-// run reloads after a signal and after a file has changed, until ctx ends.
+// run reloads after a signal and after a file has changed, until ctx ends. It compares the files'
+// contents at intervals, because notifications of the kernel miss changes on network file systems
+// and of links that Kubernetes replaces.
 func (r *reloader) run(ctx context.Context, interval time.Duration) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

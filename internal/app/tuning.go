@@ -35,7 +35,9 @@ type Tuning struct {
 	MaxSilence time.Duration
 }
 
-// defaultMaxSilence is longer than a statement of the daemons takes.
+// defaultMaxSilence is longer than a statement of the daemons takes. The limit also ends a commit
+// that waits longer for a synchronous standby. Nothing unconfirmed is acknowledged then: the
+// delivery or message is tried again and finds its first attempt.
 const defaultMaxSilence = 10 * time.Minute
 
 // spoolStallAfter is how long an append may take, if there is a spool, before deliveries go to the

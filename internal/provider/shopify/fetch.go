@@ -8,8 +8,9 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 )
 
-// get says how one object of a type is read from the REST API, which returns it in the format of
-// webhooks.
+// get says how one object of a type is read from the REST API. Shopify calls this API legacy, but
+// only it returns objects in the format of webhooks. States of the mirror must not differ by how
+// they were received, and GraphQL has no counterpart for some members.
 type get struct {
 	// path follows /admin/api/VERSION/; {id} is the object's name in the mirror.
 	path string
