@@ -31,9 +31,9 @@ func restoreDefaultSignals() {
 	}
 }
 
-// Main is called by TestMain of a package. It runs the tests, stops their shared servers, calls the
-// functions in after, and fails when goroutines are left.
-func Main(m *testing.M, after ...func() error) {
+// Main is called by TestMain of a package. It runs the tests, stops their shared servers, and fails
+// when goroutines are left.
+func Main(m *testing.M) {
 	restoreDefaultSignals()
 	flag.Parse()
 	parallelSet := false
@@ -42,12 +42,6 @@ func Main(m *testing.M, after ...func() error) {
 		_ = flag.Set("test.parallel", strconv.Itoa(n)) // the value is a valid number
 	}
 	code := m.Run()
-	for _, f := range after {
-		if err := f(); err != nil {
-			fmt.Fprintln(os.Stderr, "testkit:", err)
-			code = max(code, 1)
-		}
-	}
 	if err := sharedCluster.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "testkit:", err)
 		code = max(code, 1)

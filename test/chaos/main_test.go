@@ -21,15 +21,12 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/site"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m, programs.Remove) }
-
-// programs are the programs under test and their tools.
-var programs site.Programs
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // setup starts a site with these settings and prepares a run in it.
 func setup(t *testing.T, settings string) *run {
 	t.Helper()
-	bin, err := programs.Dir()
+	bin, err := testkit.Programs(append(site.Daemons(), site.Tools()...)...)
 	must(t, err)
 	s, err := site.Start(t.Context(), site.Options{Bin: bin, Settings: settings})
 	t.Cleanup(func() {

@@ -20,15 +20,12 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/site"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m, programs.Remove) }
-
-// programs are the programs of cmd/. The first test builds them.
-var programs site.Programs
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // build returns the folder of the programs.
 func build(t *testing.T) string {
 	t.Helper()
-	dir, err := programs.Dir()
+	dir, err := testkit.Programs(append(site.Daemons(), site.Tools()...)...)
 	must(t, err)
 	return dir
 }

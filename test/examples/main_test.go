@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,32 +15,16 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m, func() error { return os.RemoveAll(built.dir) }) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
-const module = "github.com/postern-gateway/postern/"
-
-// built has the programs that the scripts start. They are built once.
-var built struct {
-	once sync.Once
-	dir  string
-	out  []byte
-	err  error
-}
-
-// programs returns the folder of the programs.
+// programs returns the folder of the programs that the scripts start.
 func programs(t *testing.T) string {
 	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "postern-examples-"); built.err != nil {
-			return
-		}
-		built.out, built.err = exec.Command("go", "build", "-o", built.dir, module+"cmd/postern",
-			module+"examples/sink", module+"examples/invoices/billing").CombinedOutput()
-	})
-	if built.err != nil {
-		t.Fatalf("build: %v\n%s", built.err, built.out)
+	dir, err := testkit.Programs("cmd/postern", "examples/sink", "examples/invoices/billing")
+	if err != nil {
+		t.Fatal(err)
 	}
-	return built.dir
+	return dir
 }
 
 // run runs an example's script with a database of the test and returns its output. onLine, if not

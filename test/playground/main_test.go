@@ -30,12 +30,11 @@ type user struct{ bin, folder string }
 
 func newUser(t *testing.T) *user {
 	t.Helper()
-	u := &user{bin: t.TempDir(), folder: t.TempDir()}
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", u.bin, ".", "../../cmd/postern").CombinedOutput()
+	bin, err := testkit.Programs("cmd/postern", "test/playground")
 	if err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+		t.Fatal(err)
 	}
-	return u
+	return &user{bin: bin, folder: t.TempDir()}
 }
 
 func (u *user) command(t *testing.T, program string, args ...string) *exec.Cmd {

@@ -23,12 +23,11 @@ type fixture struct {
 
 func setup(t *testing.T) *fixture {
 	t.Helper()
-	bin := t.TempDir()
-	if err := site.Build(t.Context(), bin, []string{"internal/testkit/site/natsd"}); err != nil {
+	bin, err := testkit.Programs("internal/testkit/site/natsd")
+	if err != nil {
 		t.Fatal(err)
 	}
 	b := &fixture{}
-	var err error
 	b.cluster, err = site.StartNATS(bin, t.TempDir())
 	t.Cleanup(b.cluster.Close)
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -61,26 +60,6 @@ func Build(ctx context.Context, dir string, programs []string, flags ...string) 
 	}
 	return nil
 }
-
-// Programs are all programs, built once for a test binary and removed at its end.
-type Programs struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-// Dir returns the directory of the programs. The first call builds them.
-func (p *Programs) Dir() (string, error) {
-	p.once.Do(func() {
-		if p.dir, p.err = os.MkdirTemp("", "postern-programs-"); p.err == nil {
-			p.err = Build(context.Background(), p.dir, append(Daemons(), Tools()...))
-		}
-	})
-	return p.dir, p.err
-}
-
-// Remove removes the directory, if there is one.
-func (p *Programs) Remove() error { return os.RemoveAll(p.dir) }
 
 // Options are the options of a site.
 type Options struct {
