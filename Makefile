@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/
 BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern/internal/telemetry.commit=$(COMMIT)"
 
 .DEFAULT_GOAL := help
-.PHONY: help docs dev playground test test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image prerequisites servers
+.PHONY: help docs dev playground test test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image pictures prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ build: ## build the programs into bin/
 
 image: servers ## build the container image with the local Go, localhost/postern:latest (IMAGE=... names another)
 	deploy/container/build.sh $(IMAGE)
+
+pictures: ## draw the pictures of the explanation pages again (needs Graphviz: apt-get install graphviz)
+	docs/explanation/pictures/draw.sh
 
 prerequisites: ## install what is missing of PostgreSQL, buildah, Python, Node, SDKs and API descriptions; check Go
 	@.ci/prerequisites
