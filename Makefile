@@ -87,7 +87,7 @@ bench-record: servers ## write bench/gate.json again
 # Not in bin/, which contains only released programs.
 CHAOS = go build -buildvcs=false -o bin/dev/chaos ./test/chaos && exec bin/dev/chaos
 
-chaos: servers ## inject faults for ten minutes under load, then compare receipts with stored data (ARGS="-seed N -for 60s"): docs/reliability.md
+chaos: servers ## inject faults for ten minutes under load, then compare receipts with stored data (ARGS="-seed N -for 60s"): docs/explanation/guarantees.md
 	@$(CHAOS) $(ARGS)
 
 chaos-short: servers ## the same for one minute

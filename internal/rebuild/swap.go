@@ -28,7 +28,7 @@ const noVersion = `-9223372036854775808`
 
 // differsExceptRule tells that a live and a staged row differ in more than the rule version. It
 // ignores the revision, the last event, the times of the row and the pending refetch, which may
-// depend on the order of arrival. See the section Versions in docs/architecture.md.
+// depend on the order of arrival. See docs/explanation/versions.md.
 const differsExceptRule = `(o.exact_hash, o.version_at, o.version_final, o.version_seen, o.version_rank, o.time_from,
 	o.time_to, o.ambiguous, o.deleted, o.overflow,
   o.state_hash, o.sanitized, o.tied_states, o.state, o.overwritten_at, o.overwrite_seen) IS DISTINCT FROM

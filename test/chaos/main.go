@@ -1,5 +1,6 @@
 // Command chaos starts a small production of real processes, sends deliveries and injects faults.
-// Then it compares what the senders were promised with what is stored. See docs/reliability.md.
+// Then it compares what the senders were promised with what is stored. See
+// docs/explanation/guarantees.md.
 package main
 
 import (

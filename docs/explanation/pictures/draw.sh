@@ -12,7 +12,7 @@ for source in *.dot; do
 		# Without width and height in points, tooltips, ids, and the comments that name the release.
 		awk -v digest="$digest" -v title="$title" '
 			/^<\?xml|^<!DOCTYPE|^ "http|^<!--|^ -->|^<title>.*<\/title>$/ { next }
-			/^<svg / { print "<!-- Drawn by make pictures, from text with the digest " digest " -->"; gsub(/pt"/, "\"") }
+			/^<svg / { gsub(/pt"/, "\""); print "<!-- Drawn by make pictures. Digest of its text: " digest " -->" }
 			{ print }
 			/^ viewBox=/ && !styled {
 				styled = 1
