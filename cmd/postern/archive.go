@@ -28,7 +28,7 @@ ends in .gz or .zst is compressed. The export contains everything that is commit
 Until it is complete, the file is FILE.part, with its progress in FILE.state. --resume with the same
 flags continues an interrupted export. Retention does not wait for it: if a day of the log is
 dropped before it is read, the export ends with an error and must start again. postern import reads
-the file; docs/migrating.md shows both.`,
+the file; docs/how-to/export-and-import.md shows both.`,
 		example: `  postern export events.ndjson.zst
   postern export march.ndjson.gz --source stripe --since 2026-03-01 --until 2026-04-01
   postern export events.ndjson.zst --resume
@@ -149,8 +149,8 @@ Formats, detected if --format is not given:
   postern  lines from postern export; times, headers and ids stay unchanged
   events   one JSON line per event: the body as the provider sends it
 
-Convert JSON arrays, pages of an API, a table or a folder of bodies first: docs/migrating.md has
-the commands.
+Convert JSON arrays, pages of an API, a table or a folder of bodies first:
+docs/how-to/export-and-import.md has the commands.
 
 All formats except postern need --source. Events get their ids as in a gateway, which needs headers
 for some providers: --header. The time of receipt is the event's own time, if it has one, else the

@@ -302,7 +302,7 @@ func TestReconcile_apiThatCannotBeRead_isRejectedWithTheLineToAdd(t *testing.T) 
 		"no section api, one object": {"stripe", nil, `"type": "customer", "object_id": "cus_1"`,
 			[]string{"no section api for source stripe"}, stripe},
 		"no section api, described": {"own", nil, `"type": "thing"`,
-			[]string{"Describe the API", "docs/reconciliation.md"}, hmac},
+			[]string{"Describe the API", "docs/how-to/describe-another-api.md"}, hmac},
 		"no events": {"shop", []string{"object", "objects"}, ``,
 			[]string{"lists no events", "postern reconcile shop --objects", `"objects": true`}, ""},
 		"no events, described": {"own", []string{"object", "objects"}, ``,

@@ -80,6 +80,9 @@ var (
 	pagePattern   = regexp.MustCompile(`^\s*\{\s*"(object"\s*:\s*"list"|data"\s*:\s*\[)`)
 )
 
+// commandsPage has commands that make one line per event.
+const commandsPage = "docs/how-to/export-and-import.md"
+
 // detect determines a file's format from its beginning.
 func detect(in *bufio.Reader) (Format, error) {
 	start, err := in.Peek(4 << 10)
@@ -91,10 +94,10 @@ func detect(in *bufio.Reader) (Format, error) {
 	case exportPattern.Match(first):
 		return Postern, nil
 	case pagePattern.Match(start):
-		return "", errors.New("a page of an API: import one event per line (docs/migrating.md has the commands)")
+		return "", errors.New("a page of an API: import one event per line (" + commandsPage + " has the commands)")
 	case bytes.HasPrefix(first, []byte("[")):
-		return "", errors.New("a JSON array: import one event per line (docs/migrating.md has the commands), or use " +
-			"--format events if each line is a delivery with many events")
+		return "", errors.New("a JSON array: import one event per line (" + commandsPage + " has the commands), " +
+			"or use --format events if each line is a delivery with many events")
 	case bytes.HasPrefix(first, []byte("{")):
 		return Events, nil
 	case len(first) == 0:

@@ -242,12 +242,12 @@ func TestDescribedAPI_wrongSettings_areReported(t *testing.T) {
 // The documentation page on described APIs contains the tested example.
 func TestDescribedAPI_exampleInDocs_isAccepted(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/reconciliation.md")
+	page, err := os.ReadFile("../../docs/how-to/describe-another-api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, section, _ := strings.Cut(exampleOf(t), "    api:\n")
 	if !strings.Contains(string(page), "    api:\n"+section) {
-		t.Errorf("docs/reconciliation.md does not show the section api of %s", anyAPI)
+		t.Errorf("docs/how-to/describe-another-api.md does not show the section api of %s", anyAPI)
 	}
 }

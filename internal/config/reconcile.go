@@ -106,7 +106,7 @@ func (c *Config) unboundedReadWarnings() (all []string) {
 				"source's schedules is not limited: %s limits an account's reads, including those of your own "+
 				"programs, to at least %d in thirty days, more for accounts with more transactions. "+
 				"Set the number that your programs do not need, e.g. monthly: %d, or a very large number "+
-				"if you know that there are enough (docs/reconciliation.md, What it costs)", name, p.Name(),
+				"if you know that there are enough (docs/how-to/reconcile-and-repair.md)", name, p.Name(),
 				limiter.CallLimit(), limiter.CallLimit()/2))
 		}
 	}

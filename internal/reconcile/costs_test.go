@@ -43,7 +43,7 @@ func TestReconcile_calls_matchDocumentedCosts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if diff := cmp.Diff(want[name], measureCosts(t, account(t))); diff != "" {
-				t.Errorf("the table in docs/reconciliation.md differs (-documented +measured):\n%s", diff)
+				t.Errorf("the table in docs/how-to/reconcile-and-repair.md differs (-documented +measured):\n%s", diff)
 			}
 		})
 	}
@@ -168,13 +168,13 @@ func shopifyCosts(t *testing.T) *costAccount {
 // documentedCosts returns the numbers of the table, by provider and row.
 func documentedCosts(t *testing.T) map[string]map[string]string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/reconciliation.md")
+	page, err := os.ReadFile("../../docs/how-to/reconcile-and-repair.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, found := strings.Cut(string(page), "| calls for | ")
 	if !found {
-		t.Fatal("docs/reconciliation.md has no table of calls")
+		t.Fatal("docs/how-to/reconcile-and-repair.md has no table of calls")
 	}
 	table, _, _ = strings.Cut("| calls for | "+table, "\n\n")
 	all := map[string]map[string]string{}

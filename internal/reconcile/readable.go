@@ -60,7 +60,7 @@ func CheckReadable(ctx context.Context, pool *pgxpool.Pool, o *Params) error {
 			add(name+".api", "repositories: [OWNER/NAME]")
 	default:
 		message = "the API of source " + name + " lists no objects as it is configured: give the type a list " +
-			"(docs/reconciliation.md, Any other API), or name one object: --type TYPE --object ID"
+			"(docs/how-to/describe-another-api.md), or name one object: --type TYPE --object ID"
 	}
 	return fmt.Errorf("%w: %s", events.ErrInvalid, message)
 }
@@ -73,7 +73,7 @@ func withoutAPI(name string, ownAPI bool, objectType string) string {
 	if ownAPI {
 		return message + add(name, "api: {"+key+"}")
 	}
-	return message + "Describe the API (docs/reconciliation.md, Any other API). " +
+	return message + "Describe the API (docs/how-to/describe-another-api.md). " +
 		add(name, fmt.Sprintf("api: {base_url: 'https://api.example.com', %s, control: /me, objects: {%q: {get: %q}}}",
 			key, objectType, "/"+objectType+"/{id}"))
 }
@@ -93,7 +93,7 @@ func withoutEvents(name string, ownAPI, hooks, objects bool) string {
 			add(name+".api", "hooks: [repos/OWNER/NAME/hooks/ID]")
 	case !ownAPI:
 		message += ". Where it does list events, describe that list in sources." + name +
-			".api.events (docs/reconciliation.md, Any other API)"
+			".api.events (docs/how-to/describe-another-api.md)"
 	}
 	return message
 }
