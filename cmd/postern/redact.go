@@ -131,7 +131,7 @@ func startRedaction(x *call) error {
 // notClearedText lists what a redaction does not clear.
 const notClearedText = `Not cleared: data of consumers of the feeds, exports, backups.
 Files of NATS keep messages that left a stream before, and those of a server that is down, until
-NATS removes their block: see "Erasing personal data" in docs/operations.md.`
+NATS removes their block: see docs/how-to/erase-a-customer.md.`
 
 // describeRedactionPreview describes a preview.
 func describeRedactionPreview(p *redaction.Preview, request *redaction.Request) string {

@@ -131,10 +131,11 @@ func TestEffectMail_wrongSettings_areReported(t *testing.T) {
 	})
 }
 
-// The example of docs/effects.md is valid, and its mail has the expected content.
+// The example of docs/how-to/react-once-with-effects.md is valid, and its mail has the expected
+// content.
 func TestEffectMail_example_isAccepted(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(effectExample(t, "## Mail")), environment("SMTP_PASSWORD=secret"))
+	c, err := config.Parse([]byte(effectExample(t, "## Send a mail")), environment("SMTP_PASSWORD=secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
