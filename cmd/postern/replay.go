@@ -248,7 +248,7 @@ A running processor executes the run, and each event gets all its attempts again
 fails again becomes failed or dead again, with its reason. The counts of the run show the outcomes,
 and the exit status is 1 if some failed.`,
 		example: `  postern retry evt_1NG8Du2eZvKYlo2C
-  postern retry --status dead --source stripe --failure 'lies more than an hour after' ` +
+  postern retry --status dead --source stripe --failure 'is more than an hour after' ` +
 			`--reason 'the clock is right again'
   postern retry --run 7 --yes`,
 		params: operations.Params(operations.RetryParams{}, "event"),

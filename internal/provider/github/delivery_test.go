@@ -179,7 +179,7 @@ func TestObserve_malformedForms_areDead(t *testing.T) {
 		if got := summary("issues.opened", body); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", body, got, want)
 		}
-		if e := identify(t, &provider.Source{Account: "octo-org"},
+		if e := identify(t, &provider.Source{Accounts: []string{"octo-org"}},
 			newDelivery(body, "X-GitHub-Event", "issues")); e.Type != "issues" || !e.ContentKey {
 			t.Errorf("%s: %+v", body, e)
 		}
@@ -196,28 +196,28 @@ func TestIdentify_owners_areAllowedOrRejected(t *testing.T) {
 	}{
 		"any":               {provider.Source{}, repo, false},
 		"star":              {provider.Source{Accounts: []string{"*"}}, repo, false},
-		"the allowed owner": {provider.Source{Account: "octo-org"}, repo, false},
-		"in another case":   {provider.Source{Account: "Octo-Org"}, repo, false},
-		"another":           {provider.Source{Account: "mona"}, repo, true},
+		"the allowed owner": {provider.Source{Accounts: []string{"octo-org"}}, repo, false},
+		"in another case":   {provider.Source{Accounts: []string{"Octo-Org"}}, repo, false},
+		"another":           {provider.Source{Accounts: []string{"mona"}}, repo, true},
 		"listed":            {provider.Source{Accounts: []string{"mona", "octo-org"}}, repo, false},
 		"not listed":        {provider.Source{Accounts: []string{"mona", "ed"}}, repo, true},
-		"owner in accounts": {provider.Source{Account: "mona", Accounts: []string{"octo-org"}}, repo, false},
-		"as organization": {provider.Source{Account: "octo-org"}, `{"organization": {"login": "octo-org"}}`,
+		"owner in accounts": {provider.Source{Accounts: []string{"mona", "octo-org"}}, repo, false},
+		"as organization": {provider.Source{Accounts: []string{"octo-org"}}, `{"organization": {"login": "octo-org"}}`,
 			false},
-		"another organization": {provider.Source{Account: "octo-org"}, `{"organization": {"login": "mona"}}`, true},
-		"as installation": {provider.Source{Account: "octo-org"},
+		"another organization": {provider.Source{Accounts: []string{"octo-org"}}, `{"organization": {"login": "mona"}}`, true},
+		"as installation": {provider.Source{Accounts: []string{"octo-org"}},
 			`{"installation": {"account": {"login": "octo-org"}}}`, false},
-		"another installation": {provider.Source{Account: "octo-org"},
+		"another installation": {provider.Source{Accounts: []string{"octo-org"}},
 			`{"installation": {"account": {"login": "mona"}}}`, true},
-		"transferred to another owner": {provider.Source{Account: "octo-org"},
+		"transferred to another owner": {provider.Source{Accounts: []string{"octo-org"}},
 			`{"repository": {"owner": {"login": "mona"}}, "organization": {"login": "octo-org"}}`, false},
-		"no owner": {provider.Source{Account: "octo-org"}, `{"sender": {"login": "mona"}}`, false},
-		"unreadable": {provider.Source{Account: "octo-org"},
+		"no owner": {provider.Source{Accounts: []string{"octo-org"}}, `{"sender": {"login": "mona"}}`, false},
+		"unreadable": {provider.Source{Accounts: []string{"octo-org"}},
 			`{"repository": {"owner": {"login": "mona"}}`, false},
-		"in a form":              {provider.Source{Account: "octo-org"}, "payload=" + url.QueryEscape(repo), false},
-		"another in a form":      {provider.Source{Account: "mona"}, "payload=" + url.QueryEscape(repo), true},
-		"owner only in a header": {provider.Source{Account: "mona"}, repo, true},
-		"owner only as sender": {provider.Source{Account: "mona"},
+		"in a form":              {provider.Source{Accounts: []string{"octo-org"}}, "payload=" + url.QueryEscape(repo), false},
+		"another in a form":      {provider.Source{Accounts: []string{"mona"}}, "payload=" + url.QueryEscape(repo), true},
+		"owner only in a header": {provider.Source{Accounts: []string{"mona"}}, repo, true},
+		"owner only as sender": {provider.Source{Accounts: []string{"mona"}},
 			`{"repository": {"owner": {"login": "octo-org"}}, "sender": {"login": "mona"}}`, true},
 	}
 	for name, test := range tests {
@@ -241,11 +241,12 @@ func TestCheck_sources_areAcceptedOrRejected(t *testing.T) {
 		want string
 	}{
 		"none":             {provider.Source{}, ""},
-		"organization":     {provider.Source{Account: "octo-org"}, ""},
+		"organization":     {provider.Source{Accounts: []string{"octo-org"}}, ""},
 		"managed user":     {provider.Source{Accounts: []string{"mona_octo", "*"}}, ""},
-		"a repository":     {provider.Source{Account: "octo-org/kettle"}, "without a repository"},
+		"a repository":     {provider.Source{Accounts: []string{"octo-org/kettle"}}, "without a repository"},
 		"a URL":            {provider.Source{Accounts: []string{"https://github.com/octo-org"}}, "is not a login"},
 		"empty in a list":  {provider.Source{Accounts: []string{""}}, "is not a login"},
+		"an own account":   {provider.Source{Account: "octo-org"}, "write accounts: [octo-org]"},
 		"a choice of keys": {provider.Source{Key: "hook-id"}, "is always its delivery's id"},
 	}
 	for name, test := range tests {
@@ -269,7 +270,7 @@ func FuzzIdentify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, event, id string, body []byte) {
 		d := newDelivery(string(body), "X-GitHub-Event", event, "X-GitHub-Delivery", id)
 		providertest.CheckSound(t, github.GitHub{}, &provider.Source{}, d)
-		providertest.CheckSound(t, github.GitHub{}, &provider.Source{Account: "octo-demo", Accounts: []string{"mona"}},
+		providertest.CheckSound(t, github.GitHub{}, &provider.Source{Accounts: []string{"octo-demo", "mona"}},
 			d)
 	})
 }

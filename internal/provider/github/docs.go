@@ -13,7 +13,7 @@ func (GitHub) Docs() provider.Docs {
 		Title: "GitHub",
 		Setup: "Add a webhook to a repository or an organization (Settings, Webhooks), or to a GitHub App. Use the " +
 			"ingest URL as *Payload URL*, either content type, and a *Secret* that you generate (`openssl rand " +
-			"-hex 32`). It is also the secret of the source. With `account` or `accounts`, a source accepts only " +
+			"-hex 32`). It is also the secret of the source. With `accounts`, a source accepts only " +
 			"deliveries of the owners that you list, by login. Postern reads the owner from the signed body. " +
 			"GitHub sends bodies of up to 25 MB, so raise the source's `max_body_bytes` if large pushes occur. " +
 			"GitHub waits 10 s for a response and never retries automatically. For three days, you can send a " +

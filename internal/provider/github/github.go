@@ -50,14 +50,19 @@ var scheme = signature.Scheme{
 // Name is "github".
 func (GitHub) Name() string { return "github" }
 
-// Check requires a secret. Each account must be the login of an organization or a user.
+// Check requires a secret. Each of the accounts must be the login of an organization or a user. A
+// GitHub source has no account of its own, because its objects are stored without one.
 func (GitHub) Check(src *provider.Source) error {
 	if err := provider.CheckSecrets(src, &scheme); err != nil {
 		return err
 	}
-	for _, login := range allowedOwners(src) {
+	if src.Account != "" {
+		return fmt.Errorf("account: a GitHub source names the organizations and users whose deliveries it accepts in "+
+			"accounts; write accounts: [%s]", src.Account)
+	}
+	for _, login := range src.Accounts {
 		if login != "*" && !isLogin(login) {
-			return fmt.Errorf("account: %q is not a login of an organization or a user; write it like octo-org, "+
+			return fmt.Errorf("accounts: %q is not a login of an organization or a user; write it like octo-org, "+
 				"without a repository", login)
 		}
 	}

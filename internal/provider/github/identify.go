@@ -74,18 +74,10 @@ func eventName(header string) string {
 	return header
 }
 
-// allowedOwners returns the owners that a source names; none means any.
-func allowedOwners(src *provider.Source) []string {
-	if src.Account == "" {
-		return src.Accounts
-	}
-	return append([]string{src.Account}, src.Accounts...)
-}
-
 // checkOwners rejects a body whose owners the source does not name. One allowed owner is enough: an
 // organization's webhook also reports objects that were transferred to it or from it.
 func checkOwners(src *provider.Source, root *canonical.Value) error {
-	names, of := allowedOwners(src), owners(root)
+	names, of := src.Accounts, owners(root)
 	if len(names) == 0 || len(of) == 0 {
 		return nil
 	}
