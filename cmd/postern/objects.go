@@ -133,8 +133,10 @@ func describeLastEvent(ctx context.Context, pool *pgxpool.Pool, id int64) (event
 	if err != nil {
 		return "", "", err
 	}
-	if len(detail.Outcomes) > 0 {
-		outcome = detail.Outcomes[0].Status + ": " + detail.Outcomes[0].Reason
+	for i, o := range detail.Outcomes { // the live one comes first, but a replay may have made the object
+		if i == 0 || o.Status == "applied" {
+			outcome = o.Status + ": " + o.Reason
+		}
 	}
 	event = fmt.Sprintf("%d, %s, %s, received %s", detail.ID, detail.EventID, detail.EventType, detail.ReceivedAt)
 	return event, outcome, nil
