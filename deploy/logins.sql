@@ -44,9 +44,15 @@ GRANT postern_processor, postern_operator TO processor1;
 GRANT postern_maintenance                 TO keeper1;
 GRANT postern_operator                    TO operator1;
 
+-- An administrator that is no superuser, as in a managed service, creates a database only for an
+-- owner of which it is a member.
+SELECT format('GRANT migrator1 TO %I', current_user)
+WHERE NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) \gexec
 SELECT 'CREATE DATABASE postern OWNER migrator1'
 WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'postern') \gexec
 ALTER DATABASE postern OWNER TO migrator1;
 -- Logins of other applications on this server must not connect.
 REVOKE CONNECT, TEMPORARY ON DATABASE postern FROM PUBLIC;
 GRANT CONNECT ON DATABASE postern TO migrator1, gateway1, processor1, keeper1, operator1, postern_reader;
+-- postern doctor reads the size of the database as this role, which requires CONNECT.
+GRANT CONNECT ON DATABASE postern TO postern_operator;

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -24,7 +25,7 @@ import (
 const postgresWithin = 60 * time.Second
 
 // hba admits the administrator through the socket, and all others only with a password.
-const hba = "local all postgres trust\nlocal all all scram-sha-256\nhost all all 127.0.0.1/32 scram-sha-256\n"
+const hba = "local all postgres,admin1 trust\nlocal all all scram-sha-256\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 // pgServer is a PostgreSQL with deploy/postgresql.conf.
 type pgServer struct {
@@ -151,26 +152,28 @@ func madeSecrets(t *testing.T) string {
 	return dir
 }
 
-// PostgreSQL starts with only deploy/postgresql.conf. With the logins of deploy/logins.sql and
-// their passwords, the schema is migrated and each part runs. No login has more privileges than it
-// needs.
+// PostgreSQL starts with only deploy/postgresql.conf. An administrator that is no superuser, as in a
+// managed service, runs deploy/logins.sql. With these logins and their passwords, the schema is
+// migrated and each part runs. No login has more privileges than it needs.
 func TestPostgres_logins_haveOnlyTheirPrivileges(t *testing.T) {
 	t.Parallel()
 	secrets, s := madeSecrets(t), startPostgres(t)
 	t.Run("settings", s.checkSettings)
 	s.exec(t, "DROP DATABASE postern") // an administrator creates this database in production
-	logins := func() {
-		cmd := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--dbname", s.admin("postgres"),
-			"--set", "secrets="+secrets, "--file", deployed("logins.sql"))
+	s.exec(t, "CREATE ROLE admin1 LOGIN CREATEROLE CREATEDB")
+	logins := func(administrator string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--dbname",
+			strings.Replace(s.admin("postgres"), "user=postgres", "user="+administrator, 1), "--set", "secrets="+secrets, "--file", deployed("logins.sql"))
 		runs(t, cmd)
 	}
-	logins()
+	logins("admin1")
 	file := func(name string) string { return filepath.Join(secrets, "pgpass_"+name) }
-	for range 2 { // the second run, as after an upgrade, changes nothing
+	for _, administrator := range []string{"admin1", "postgres"} { // again, as after an upgrade
 		if _, err := postgres.Migrate(t.Context(), s.login("migrator1", file("migrator"))); err != nil {
 			t.Fatal(err)
 		}
-		logins()
+		logins(administrator)
 	}
 	for _, l := range []struct{ login, file, takes, mustNot string }{
 		{"gateway1", "gateway", "postern_gateway", "postern_processor"},
@@ -186,6 +189,16 @@ func TestPostgres_logins_haveOnlyTheirPrivileges(t *testing.T) {
 		}
 		if err := connects(t.Context(), url, l.mustNot); postgres.Code(err) != "42501" {
 			t.Errorf("%s as %s: %v, want a rejection", l.login, l.mustNot, err)
+		}
+	}
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: s.login("operator1", file("operator")),
+		Role: "postern_operator"})
+	must(t, err)
+	t.Cleanup(pool.Close)
+	report := doctor.Examine(t.Context(), doctor.Options{Pool: pool})
+	for _, c := range report.Checks {
+		if strings.HasPrefix(c.Found, "check failed") {
+			t.Errorf("the doctor as operator1: %s: %s", c.Name, c.Found)
 		}
 	}
 	if err := connects(t.Context(), s.login("gateway1", file("operator")), ""); postgres.Code(err) != "28P01" {
