@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -182,6 +183,16 @@ func TestNATS_users_haveOnlyTheirPermissions(t *testing.T) {
 	processor := daemon(t, certs, "processor", url)
 	if err := processor.Ensure(t.Context(), stream.DefaultLimits); err != nil {
 		t.Fatalf("processor: %v", err)
+	}
+	for user, conn := range map[string]*stream.Conn{"gateway": daemon(t, certs, "gateway", url), "processor": processor} {
+		if _, err := conn.Status(t.Context()); err != nil { // postern stream status
+			t.Errorf("%s reads the streams: %v", user, err)
+		}
+		for _, c := range doctor.Examine(t.Context(), doctor.Options{Conn: conn}).Checks {
+			if c.Verdict == doctor.Error {
+				t.Errorf("the doctor as %s: %s: %s", user, c.Name, c.Found)
+			}
+		}
 	}
 	acks := processor.PublishChanges(t.Context(),
 		[]stream.Change{{Source: "stripe", ObjectType: "customer", Batch: 1, Envelope: []byte("{}")}})
