@@ -18,7 +18,8 @@ cd "$dir"
 
 key() { openssl ecparam -name prime256v1 -genkey -noout -out "$1.key"; }
 
-if [[ ! -e ca.key ]]; then
+# ca.key may be stored elsewhere, so ca.crt without it is no reason for another authority.
+if [[ ! -e ca.key && ! -e ca.crt ]]; then
   key ca
   openssl req -x509 -new -key ca.key -sha256 -days 3650 -subj "/CN=Postern's own authority" -out ca.crt
 fi
@@ -27,6 +28,7 @@ fi
 # usages, because they are clients of each other.
 certificate() {
   if [[ -e $1.crt ]]; then return; fi
+  [[ -e ca.key ]] || die "$dir/ca.key is missing: copy it there to create $1.crt"
   key "$1"
   openssl req -new -key "$1.key" -subj "/CN=$1" -out "$1.csr"
   printf 'basicConstraints=CA:FALSE\nextendedKeyUsage=%s\n%s\n' "$2" "${3:+subjectAltName=$3}" >"$1.ext"

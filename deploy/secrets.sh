@@ -32,4 +32,4 @@ new pgpass_operator operator1
 # readable for all. The folder is closed to all other users of this machine.
 chmod 0700 "$dir"
 chmod 0644 "$dir"/*
-chmod 0600 "$dir/ca.key"
+[[ ! -e $dir/ca.key ]] || chmod 0600 "$dir/ca.key"

@@ -172,6 +172,26 @@ func streamInfo(t *testing.T, js jetstream.JetStream, name string) *jetstream.St
 	return s.CachedInfo()
 }
 
+// An authority whose key is stored elsewhere is not replaced.
+func TestSecrets_authoritysKeyElsewhere_keepsAuthority(t *testing.T) {
+	t.Parallel()
+	dir := madeSecrets(t)
+	file := func(name string) string { return filepath.Join(dir, name) }
+	authority := read(t, file("ca.crt"))
+	for _, name := range []string{"ca.key", "pgpass_gateway"} {
+		must(t, os.Remove(file(name)))
+	}
+	runs(t, exec.CommandContext(t.Context(), deployed("secrets.sh"), dir))
+	if read(t, file("ca.crt")) != authority || read(t, file("pgpass_gateway")) == "" {
+		t.Error("another authority, or no new password")
+	}
+	must(t, os.Remove(file("gateway.crt")))
+	if out, err := exec.CommandContext(t.Context(), deployed("secrets.sh"), dir).CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "ca.key is missing") {
+		t.Errorf("a certificate without the authority's key: %v, %s", err, out)
+	}
+}
+
 // Each user has only the permissions that it needs. A client without a certificate cannot connect.
 func TestNATS_users_haveOnlyTheirPermissions(t *testing.T) {
 	t.Parallel()
