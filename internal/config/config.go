@@ -77,7 +77,7 @@ type Database struct {
 	MaxConnections int `yaml:"max_connections" default:"16" validate:"gte=2,lte=1000"`
 }
 
-// NATS is the connection to JetStream. docs/operations.md lists the supported NATS releases.
+// NATS is the connection to JetStream. docs/how-to/install.md lists the supported NATS releases.
 type NATS struct {
 	// URL of the servers, separated by commas, e.g. nats://a:4222,nats://b:4222. If it is empty,
 	// `postern dev` and `postern serve` run JetStream inside the process. The gateway and processor

@@ -23,8 +23,8 @@ import (
 
 // On an idle machine the long form checks absolute limits; the short form only compares: go test
 // ./internal/ingest -run 'Overload' -v -overload.long
-var overloadLong = flag.Bool("overload.long", false, "flood for a minute at 10,000 deliveries a second, and check the "+
-	"times that docs/operations.md names")
+var overloadLong = flag.Bool("overload.long", false, "flood for a minute at 10,000 deliveries a second, and check "+
+	"absolute times")
 
 // retryAfterHeader is the header of all responses with a Retry-After.
 var retryAfterHeader = http.Header{"Retry-After": {"1"}}

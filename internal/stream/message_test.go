@@ -331,7 +331,7 @@ func fakeServer(t *testing.T, version string) (url string) {
 
 func TestDocuments_nameTheCleanReleases(t *testing.T) {
 	t.Parallel()
-	for _, page := range []string{"README.md", "docs/operations.md",
+	for _, page := range []string{"docs/how-to/install.md",
 		"docs/decisions/0016-nats-releases.md"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", page))
 		if err != nil {

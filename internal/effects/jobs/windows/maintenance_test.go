@@ -143,7 +143,7 @@ func TestTick_clockWasAhead_isLoggedAndMeasured(t *testing.T) {
 	wantPlanned(t, b.planned(t), "in_1 11 12")
 }
 
-// clockRepairSQL is the repair that docs/how-to/approve-and-undo-effects.md describes.
+// clockRepairSQL is the repair that docs/how-to/recover-from-an-outage.md describes.
 const clockRepairSQL = `UPDATE effect_windows SET decided_at = clock_now(), window_start = NULL, window_end = NULL,
 	account = '', object_id = '' WHERE decided_at > clock_now()`
 

@@ -291,6 +291,6 @@ func (a *Scheduler) logClockBehind(s *progress) {
 	}
 	a.clockLoggedAt[s.rule.Name] = time.Now()
 	a.Logger.Warn("rule not evaluated: the database's clock was set back behind the rule's progress "+
-		"(docs/how-to/approve-and-undo-effects.md says what to do)", "rule", s.rule.Name, "decided_until", s.doneUntil,
+		"(docs/how-to/recover-from-an-outage.md says what to do)", "rule", s.rule.Name, "decided_until", s.doneUntil,
 		"clock", s.now)
 }
