@@ -29,7 +29,8 @@ func TestAlertRules_metrics_exist(t *testing.T) {
 			t.Errorf("the metric %s does not exist", name)
 		}
 	}
-	if alerts, pages := strings.Count(string(rules), "- alert:"), strings.Count(string(rules), " page: "); alerts != pages {
+	alerts, pages := strings.Count(string(rules), "- alert:"), strings.Count(string(rules), " page: ")
+	if alerts != pages {
 		t.Errorf("%d alerts have %d pages", alerts, pages)
 	}
 }

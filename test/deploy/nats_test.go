@@ -204,7 +204,8 @@ func TestNATS_users_haveOnlyTheirPermissions(t *testing.T) {
 	if err := processor.Ensure(t.Context(), stream.DefaultLimits); err != nil {
 		t.Fatalf("processor: %v", err)
 	}
-	for user, conn := range map[string]*stream.Conn{"gateway": daemon(t, certs, "gateway", url), "processor": processor} {
+	daemons := map[string]*stream.Conn{"gateway": daemon(t, certs, "gateway", url), "processor": processor}
+	for user, conn := range daemons {
 		if _, err := conn.Status(t.Context()); err != nil { // postern stream status
 			t.Errorf("%s reads the streams: %v", user, err)
 		}

@@ -152,8 +152,8 @@ func madeSecrets(t *testing.T) string {
 	return dir
 }
 
-// PostgreSQL starts with only deploy/postgresql.conf. An administrator that is no superuser, as in a
-// managed service, runs deploy/logins.sql. With these logins and their passwords, the schema is
+// PostgreSQL starts with only deploy/postgresql.conf. An administrator that is no superuser, as in
+// a managed service, runs deploy/logins.sql. With these logins and their passwords, the schema is
 // migrated and each part runs. No login has more privileges than it needs.
 func TestPostgres_logins_haveOnlyTheirPrivileges(t *testing.T) {
 	t.Parallel()
@@ -164,7 +164,8 @@ func TestPostgres_logins_haveOnlyTheirPrivileges(t *testing.T) {
 	logins := func(administrator string) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "psql", "--no-psqlrc", "--quiet", "--dbname",
-			strings.Replace(s.admin("postgres"), "user=postgres", "user="+administrator, 1), "--set", "secrets="+secrets, "--file", deployed("logins.sql"))
+			strings.Replace(s.admin("postgres"), "user=postgres", "user="+administrator, 1),
+			"--set", "secrets="+secrets, "--file", deployed("logins.sql"))
 		runs(t, cmd)
 	}
 	logins("admin1")
