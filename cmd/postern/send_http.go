@@ -26,6 +26,7 @@ type sentReceipt struct {
 	Duplicate  *bool   `json:"duplicate"`
 	Conflict   *bool   `json:"conflict"`
 	ReceivedAt *string `json:"received_at"`
+	Spooled    bool    `json:"spooled,omitempty"`
 }
 
 var sentColumns = []column[sentReceipt]{
@@ -45,7 +46,7 @@ func (s *sending) sendAll(deliveries []*provider.Delivery) error {
 		return err
 	}
 	var receipts []sentReceipt
-	rejected, handshakes, idOnly := 0, 0, 0
+	rejected, handshakes, idOnly, spooled := 0, 0, 0, 0
 	for _, d := range deliveries {
 		got, err := s.sendOne(client, d)
 		var response *responseError
@@ -59,6 +60,8 @@ func (s *sending) sendAll(deliveries []*provider.Delivery) error {
 		}
 		receipts = append(receipts, got...)
 		switch {
+		case len(got) > 0 && got[0].Spooled:
+			spooled += len(got)
 		case len(got) > 0 && got[0].ID == nil:
 			handshakes++
 		case len(got) > 0 && got[0].EventID == nil:
@@ -68,7 +71,7 @@ func (s *sending) sendAll(deliveries []*provider.Delivery) error {
 	if err := printList(s.call, receipts, sentColumns, ""); err != nil {
 		return err
 	}
-	s.printRemarks(len(deliveries)-rejected, handshakes, idOnly)
+	s.printRemarks(len(deliveries)-rejected, handshakes, idOnly, spooled)
 	if rejected > 0 {
 		return errReported
 	}
@@ -93,7 +96,11 @@ func (s *sending) checkInstance(client *http.Client) error {
 }
 
 // printRemarks prints what the receipts do not show.
-func (s *sending) printRemarks(accepted, handshakes, idOnly int) {
+func (s *sending) printRemarks(accepted, handshakes, idOnly, spooled int) {
+	if spooled > 0 {
+		fmt.Fprintf(s.errs, "postern: stored in the gateway's spool, because PostgreSQL is unavailable: %s; the log "+
+			"gets them later\n", countOf(spooled, "event"))
+	}
 	if handshakes > 0 {
 		fmt.Fprintf(s.errs, "postern: %s completed; a handshake is not an event, and nothing is stored\n",
 			countOf(handshakes, "handshake"))
@@ -169,7 +176,7 @@ func readReceipts(h http.Header, body []byte) ([]sentReceipt, error) {
 		return completeReceipts(many), nil
 	}
 	var one sentReceipt
-	if json.Unmarshal(body, &one) == nil && one.ID != nil {
+	if json.Unmarshal(body, &one) == nil && (one.ID != nil || one.Spooled) {
 		return completeReceipts([]sentReceipt{one}), nil
 	}
 	ids, isPostern := h["Postern-Event"]

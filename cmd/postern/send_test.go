@@ -166,6 +166,10 @@ func TestSend_providersOwnResponse_printsIDs(t *testing.T) {
 		string(b) != `{"event_id":null,"id":"1","duplicate":null,"conflict":null,"received_at":null}` {
 		t.Errorf("%s, %v", b, err)
 	}
+	got, err = readReceipts(http.Header{}, []byte(`{"event_id":"evt_1","spooled":true}`))
+	if err != nil || len(got) != 1 || !got[0].Spooled || *got[0].EventID != "evt_1" {
+		t.Errorf("a spooled receipt: %v, %v", got, err)
+	}
 	if _, err := readReceipts(http.Header{}, []byte("thanks")); err == nil {
 		t.Error("another server's response counts as a receipt")
 	}

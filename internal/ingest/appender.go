@@ -357,8 +357,8 @@ func (a *appender) commit(ctx context.Context, batch []*queuedDelivery) {
 			a.retryStoreAt.Store(time.Now().Add(storeRetryDelay).UnixNano())
 			a.beginOutage(err)
 		}
-		a.s.Logger.Error("append failed; none of these deliveries is acknowledged", "deliveries", len(batch), "error",
-			err)
+		a.s.Logger.Error("append failed; these deliveries are spooled, or their senders get an error", "deliveries",
+			len(batch), "error", err)
 		for _, w := range batch {
 			w.finish(result{err: err})
 		}

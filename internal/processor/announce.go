@@ -10,7 +10,8 @@ import (
 )
 
 // announceSQL takes one page of objects after the given key, in key order, and inserts them as one
-// row of the outbox. The row gets an old created_at, so that the next resend publishes it at once.
+// row of the outbox. The row is a minute old at once, so that the next resend publishes it, unless
+// changes.publish_after is longer. It is not older, because age is the sign that nothing publishes.
 const announceSQL = `
 WITH page AS MATERIALIZED (
   SELECT o.source, o.account, o.object_type, o.object_id FROM objects o
@@ -20,7 +21,7 @@ WITH page AS MATERIALIZED (
 ), put AS (
   INSERT INTO outbox (sources, accounts, types, ids, created_at)
   SELECT array_agg(p.source), array_agg(p.account), array_agg(p.object_type), array_agg(p.object_id),
-  	clock_now() - interval '1 day'
+  	clock_now() - interval '1 minute'
   FROM page p HAVING count(*) > 0
 )
 SELECT p.source, p.account, p.object_type, p.object_id, (SELECT count(*) FROM page)
