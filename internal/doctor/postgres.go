@@ -229,15 +229,19 @@ func (e *examination) checkConnections(have map[string]string) {
 	reserved, _ := strconv.ParseInt(have["superuser_reserved_connections"], 10, 64)
 	free, need := most-reserved-e.sessions, int64(processorConnections)
 	if e.Config != nil {
-		need = int64(e.Config.Database.MaxConnections) + 6 + 7*int64(e.Config.Processor.Workers+2) + 6
+		need = int64(e.Config.Database.MaxConnections) + 6 + 7*int64(e.Config.Processor.Workers+2) + otherConnections
 	}
 	e.add(okIf(free >= need, Warn), "postgres.connections", fmt.Sprintf("%d of %d are in use", e.sessions,
 		most-reserved), fmt.Sprintf("a processor opens up to %d: raise max_connections (requires a restart of the "+
 		"server), or lower database.max_connections of the daemons", need))
 }
 
-// processorConnections is the maximum number of connections of a processor with default settings.
-const processorConnections = 16 + 6 + 7*4 + 6
+// otherConnections are those of a processor beside live events and runs: maintenance 2, operators 4,
+// refetches 4, effects 5, alerts 2. processorConnections is the maximum of all with default settings.
+const (
+	otherConnections     = 17
+	processorConnections = 16 + 6 + 7*4 + otherConnections
+)
 
 func (e *examination) checkLocks(have map[string]string) {
 	perTransaction, _ := strconv.ParseInt(have["max_locks_per_transaction"], 10, 64)
