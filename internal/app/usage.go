@@ -37,7 +37,7 @@ func (l *Local) printUsage() {
 	}
 	fmt.Fprintf(w, "\nTry in another terminal:\n\n")
 	printSendExample(w, l.opts.Config, l.opts.File, l.opts.Dir)
-	fmt.Fprintf(w, "  go run ./cmd/postern objects list%s\n\nCtrl-C stops it; the state is kept.\n\n", at)
+	fmt.Fprintf(w, "  postern objects list%s\n\nCtrl-C stops it; the state is kept.\n\n", at)
 }
 
 // sourceRows lists the sources with their addresses. If any source has another name than its
@@ -102,7 +102,7 @@ func printSendExample(w io.Writer, cfg *config.Config, file, dir string) {
 		line += " --secret-file " + from
 		note = "    # " + from + ": contains the secret of source " + name + ", which is not printed here"
 	}
-	fmt.Fprintf(w, "  go run ./cmd/postern %s%s%s\n", line, at, note)
+	fmt.Fprintf(w, "  postern %s%s%s\n", line, at, note)
 }
 
 // describesProvider reports whether the source describes its own provider.

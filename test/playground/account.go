@@ -150,7 +150,7 @@ func (a *account) do(command, value string) (string, error) {
 			return id
 		})
 	}
-	return "", fmt.Errorf("there is no command %q\n\n%s", command, usage)
+	return "", fmt.Errorf("there is no command %q\n\n%s", command, usage())
 }
 
 // each changes n objects, one after the other, and sends the webhooks that tell of it.

@@ -1,6 +1,6 @@
 // Command playground lets a person try reconciliation without an account. It runs a Postern
 // instance and fake APIs of Stripe and Shopify on loopback, and changes the fakes on request.
-// docs/reconciliation.md has the commands.
+// docs/tutorial/3-survive-a-bad-day.md has the commands, and test/documents runs them.
 package main
 
 import (
@@ -16,10 +16,13 @@ import (
 	"time"
 )
 
-const usage = `Try reconciliation without an account: a Postern instance, and fake APIs of Stripe and Shopify.
+// usage returns the help text. It names the program as it was started.
+func usage() string { return strings.ReplaceAll(usageText, "PROGRAM", os.Args[0]) }
 
-  make playground                                 start them; Ctrl-C ends all
-  go run ./test/playground SOURCE COMMAND VALUE   change a fake, in another terminal
+const usageText = `Try reconciliation without an account: a Postern instance, and fake APIs of Stripe and Shopify.
+
+  PROGRAM                         start them; Ctrl-C ends all
+  PROGRAM SOURCE COMMAND VALUE    change a fake, in another terminal and the same folder
 
 SOURCE is stripe or shop. The commands:
 
@@ -37,14 +40,14 @@ SOURCE is stripe or shop. The commands:
 const dir, controlFile = ".playground", dir + "/control"
 
 func main() {
-	err := fmt.Errorf("want SOURCE COMMAND VALUE\n\n%s", strings.TrimSpace(usage))
+	err := fmt.Errorf("want SOURCE COMMAND VALUE\n\n%s", strings.TrimSpace(usage()))
 	switch len(os.Args) {
 	case 1:
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		err = run(ctx, os.Stdout)
 		stop()
 	case 2: // -h, help
-		_, err = fmt.Print(usage)
+		_, err = fmt.Print(usage())
 	case 4:
 		err = request(strings.Join(os.Args[1:], " "), os.Stdout)
 	}
@@ -58,7 +61,7 @@ func main() {
 func request(command string, out io.Writer) error {
 	address, err := os.ReadFile(controlFile)
 	if err != nil {
-		return fmt.Errorf("find the playground: %w; start it with make playground, in this folder", err)
+		return fmt.Errorf("find the playground: %w; start it in this folder: %s", err, os.Args[0])
 	}
 	text, err := post(string(address), http.Header{}, strings.NewReader(command))
 	if err == nil {

@@ -127,7 +127,7 @@ func serve(o *owner, instance string, stripe, shop *account, out io.Writer) erro
 	if err := os.WriteFile(controlFile, []byte(server.URL), 0o600); err != nil {
 		return fmt.Errorf("write the address for commands: %w", err)
 	}
-	_, err := fmt.Fprintf(out, guide, startObjects)
+	_, err := fmt.Fprintf(out, guide, startObjects, os.Args[0])
 	return err
 }
 
@@ -135,11 +135,11 @@ const guide = `
 The playground is ready: a fake Stripe account with %[1]d customers, and a fake shop with %[1]d products.
 Both are mirrored. Try in another terminal:
 
-  go run ./test/playground stripe change-silently 5
-  go run ./cmd/postern --dir ` + dir + ` reconcile stripe --type customer --dry-run
-  go run ./cmd/postern --dir ` + dir + ` drift report 1
+  %[2]s stripe change-silently 5
+  postern --dir ` + dir + ` reconcile stripe --type customer --dry-run
+  postern --dir ` + dir + ` drift report 1
 
-All commands: go run ./test/playground help
+All commands: %[2]s help
 Ctrl-C ends everything and removes the folder ` + dir + `.
 
 `

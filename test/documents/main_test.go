@@ -1,0 +1,118 @@
+// Package documents_test checks the documents: it runs the commands of tutorials and how-tos and
+// compares their output, and it checks links, lengths and the way to each page.
+package documents_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/site"
+)
+
+const root = "../.."
+
+func TestMain(m *testing.M) {
+	testkit.Main(m, func() error { return os.RemoveAll(built.dir) })
+}
+
+// built has the programs that the pages name. They are built once.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// programs returns the folder of the programs.
+func programs(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "postern-documents-"); built.err == nil {
+			built.err = site.Build(context.Background(), built.dir, []string{"cmd/postern", "test/playground",
+				"examples/consume-go"})
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.dir
+}
+
+// maxWalks is how many pages run at the same time: each starts its own PostgreSQL.
+const maxWalks = 2
+
+// The commands of each page print what the page shows.
+func TestPages_commands_printWhatIsShown(t *testing.T) {
+	t.Parallel()
+	slots := make(chan struct{}, maxWalks)
+	for _, name := range walkedPages(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			w := newWalker(t, programs(t))
+			if err := w.walk(parsePage(read(t, name))); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if name == "docs/tutorial/3-survive-a-bad-day.md" {
+				w.checkPlayground(t)
+			}
+		})
+	}
+}
+
+// walkedPages returns the pages whose commands are run: the tutorials, the README, and the how-tos
+// that begin with an instance.
+func walkedPages(t *testing.T) (names []string) {
+	t.Helper()
+	for _, name := range pages(t) {
+		steps := parsePage(read(t, name))
+		switch {
+		case len(steps) == 0:
+		case name == "README.md", strings.HasPrefix(name, "docs/tutorial/"),
+			strings.HasPrefix(name, "docs/how-to/") && steps[0].startsInstance():
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// pages returns all Markdown pages of the repository, relative to its root.
+func pages(t *testing.T) (names []string) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() && path != root && (strings.HasPrefix(name, ".") ||
+			slices.Contains([]string{"testdata", "node_modules", "bin"}, name)) {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(name) == ".md" {
+			relative, err := filepath.Rel(root, path)
+			names = append(names, filepath.ToSlash(relative))
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// read returns the text of a file of the repository.
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
