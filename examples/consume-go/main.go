@@ -21,8 +21,9 @@ type change struct {
 	Source, Account string
 	ObjectID        string `json:"object_id"`
 	Revision        int64
-	Deleted         bool
-	State           struct{ Status string }
+	// Redacted: the state was erased for good, and the consumer must erase its copies.
+	Deleted, Redacted bool
+	State             struct{ Status string }
 }
 
 // consume calls act for each change of a subscription that is newer than the last successful one,
@@ -88,6 +89,10 @@ func run(ctx context.Context) error {
 		return err
 	}
 	return consume(ctx, js, func(c change) error {
+		if c.Redacted {
+			fmt.Printf("%s was redacted: erase it and everything derived from it (revision %d)\n", c.ObjectID, c.Revision)
+			return nil
+		}
 		fmt.Printf("%s is %s (deleted %t, revision %d)\n", c.ObjectID, c.State.Status, c.Deleted, c.Revision)
 		return nil
 	})

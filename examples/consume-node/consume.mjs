@@ -22,8 +22,11 @@ await (await jetstreamManager(connection)).consumers.add("POSTERN_CHANGES", {
 const messages = await (await jetstream(connection).consumers.get("POSTERN_CHANGES", "consume-node")).consume();
 process.once("SIGINT", () => messages.close());
 
+// If redacted is set, the state was erased for good, and the consumer must erase its copies.
 const act = (change) =>
-  console.log(`${change.object_id} is ${change.state?.status} (deleted ${change.deleted}, revision ${change.revision})`);
+  console.log(change.redacted
+    ? `${change.object_id} was redacted: erase it and everything derived from it (revision ${change.revision})`
+    : `${change.object_id} is ${change.state?.status} (deleted ${change.deleted}, revision ${change.revision})`);
 
 // A real consumer stores the revision in the transaction in which act writes its data.
 const highest = new Map();

@@ -31,6 +31,7 @@ const (
 // walker runs the steps of one page in an empty folder, as a reader does.
 type walker struct {
 	ctx    context.Context
+	logf   func(format string, args ...any)
 	folder string
 	// session has the variables and the folder that the last foreground command left.
 	session string
@@ -56,7 +57,7 @@ func newWalker(t *testing.T, programs string) *walker {
 	if err := errors.Join(err, absErr); err != nil {
 		t.Fatal(err)
 	}
-	w := &walker{ctx: t.Context(), folder: folder, session: filepath.Join(t.TempDir(), "session"),
+	w := &walker{ctx: t.Context(), logf: t.Logf, folder: folder, session: filepath.Join(t.TempDir(), "session"),
 		ids: map[string]string{}, terminals: map[int]*terminal{}, env: append(environment(),
 			"PATH="+programs+string(os.PathListSeparator)+os.Getenv("PATH"), "CHECKOUT="+checkout)}
 	t.Cleanup(func() {
@@ -90,9 +91,11 @@ func environment() []string {
 // walk executes steps up to the first whose result is not what the page says.
 func (w *walker) walk(steps []step) error {
 	for _, s := range steps {
+		began := time.Now()
 		if err := w.step(s); err != nil {
 			return fmt.Errorf("line %d: %s: %w", s.line, s.command, err)
 		}
+		w.logf("%s for line %d: %s", time.Since(began).Round(10*time.Millisecond), s.line, s.command)
 	}
 	return nil
 }
