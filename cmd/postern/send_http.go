@@ -37,8 +37,8 @@ var sentColumns = []column[sentReceipt]{
 	{"CONFLICT", func(r sentReceipt) any { return r.Conflict }},
 }
 
-// sendAll sends the deliveries one by one and prints the receipts. It prints rejections on standard
-// error.
+// sendAll sends the deliveries one by one and prints the receipts, also those before an error. It
+// prints rejections on standard error.
 func (s *sending) sendAll(deliveries []*provider.Delivery) error {
 	client := newClient(nil, sendTimeout)
 	defer client.CloseIdleConnections()
@@ -46,6 +46,7 @@ func (s *sending) sendAll(deliveries []*provider.Delivery) error {
 		return err
 	}
 	var receipts []sentReceipt
+	var failure error
 	rejected, handshakes, idOnly, spooled := 0, 0, 0, 0
 	for _, d := range deliveries {
 		got, err := s.sendOne(client, d)
@@ -56,7 +57,8 @@ func (s *sending) sendAll(deliveries []*provider.Delivery) error {
 			continue
 		}
 		if err != nil {
-			return err
+			failure = err
+			break
 		}
 		receipts = append(receipts, got...)
 		switch {
@@ -68,8 +70,11 @@ func (s *sending) sendAll(deliveries []*provider.Delivery) error {
 			idOnly++
 		}
 	}
-	if err := printList(s.call, receipts, sentColumns, ""); err != nil {
-		return err
+	if failure == nil || len(receipts) > 0 {
+		failure = errors.Join(failure, printList(s.call, receipts, sentColumns, ""))
+	}
+	if failure != nil {
+		return failure
 	}
 	s.printRemarks(len(deliveries)-rejected, handshakes, idOnly, spooled)
 	if rejected > 0 {

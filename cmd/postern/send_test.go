@@ -236,6 +236,26 @@ func TestSend_count_lastEventIsNow(t *testing.T) {
 	}
 }
 
+// The receipts before a failure are promises, so they are printed.
+func TestSend_gatewayEnds_printsReceiptsBefore(t *testing.T) {
+	t.Parallel()
+	b, g := sendSetup(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.mu.Lock()
+		ends := len(g.keys) == 2
+		g.mu.Unlock()
+		if ends {
+			panic(http.ErrAbortHandler) // closes the connection without a response
+		}
+		g.Config.Handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	r := b.run(t, "send", "stripe", "customer.updated", "--count", "4", "--url", server.URL+"/webhooks/stripe")
+	if r.want(t, 1, "evt_", "is the gateway running at this address?"); strings.Count(r.out, "evt_") != 2 {
+		t.Errorf("want two receipts:\n%s", r.out)
+	}
+}
+
 func TestSend_rejectedOrWrongUsage_explainsRemedy(t *testing.T) {
 	t.Parallel()
 	b, g := sendSetup(t)
