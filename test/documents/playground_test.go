@@ -27,8 +27,8 @@ $ playground shop change-silently 5
 ...
 $ playground shop delete-silently 2
 ...
-$ playground shop delay-lists 3s
-shop delays its responses to list requests by 3s from now on
+$ playground shop delay-lists 1s
+shop delays its responses to list requests by 1s from now on
 $ postern --dir .playground reconcile shop --type product --full
 ...
 objects     40 processed, 33 equal, 5 mirror older, 2 orphans, 7 repaired
@@ -146,8 +146,8 @@ func (w *walker) checkPlaygroundFaults(t *testing.T) {
 		Ended   time.Time `json:"ended_at"`
 	}
 	w.query(t, "runs show 4", &run)
-	if took := run.Ended.Sub(run.Started); took < 3*time.Second {
-		t.Errorf("the run over a list with a delay of 3 s took %s", took)
+	if took := run.Ended.Sub(run.Started); took < time.Second {
+		t.Errorf("the run over a list with a delay of 1 s took %s", took)
 	}
 }
 
