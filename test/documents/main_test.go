@@ -34,7 +34,7 @@ func programs(t *testing.T) string {
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "postern-documents-"); built.err == nil {
 			built.err = site.Build(context.Background(), built.dir, []string{"cmd/postern", "test/playground",
-				"examples/consume-go"})
+				"examples/consume-go", "examples/sink"})
 		}
 	})
 	if built.err != nil {
@@ -75,7 +75,7 @@ func walkedPages(t *testing.T) (names []string) {
 		switch {
 		case len(steps) == 0:
 		case name == "README.md", strings.HasPrefix(name, "docs/tutorial/"),
-			strings.HasPrefix(name, "docs/how-to/") && steps[0].startsInstance():
+			strings.HasPrefix(name, "docs/how-to/") && startsInstance(steps):
 			names = append(names, name)
 		}
 	}

@@ -27,9 +27,14 @@ type step struct {
 	file string
 }
 
-// startsInstance reports whether the step starts an instance in a terminal.
-func (s step) startsInstance() bool {
-	return s.terminal > 0 && (strings.HasPrefix(s.command, "postern dev") || s.command == "playground")
+// startsInstance reports whether the first command of a page starts an instance in a terminal.
+func startsInstance(steps []step) bool {
+	for _, s := range steps {
+		if s.command != "" {
+			return s.terminal > 0 && (strings.HasPrefix(s.command, "postern dev") || s.command == "playground")
+		}
+	}
+	return false
 }
 
 var (

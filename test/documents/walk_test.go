@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +38,9 @@ type walker struct {
 	session string
 	env     []string
 	// ids has the id that a command printed for each id of the page.
-	ids       map[string]string
+	ids map[string]string
+	// ports has a free port for each port of the page that is not one of the instance.
+	ports     map[string]string
 	terminals map[int]*terminal
 	// outputs are those of the commands so far.
 	outputs []output
@@ -58,7 +61,7 @@ func newWalker(t *testing.T, programs string) *walker {
 		t.Fatal(err)
 	}
 	w := &walker{ctx: t.Context(), logf: t.Logf, folder: folder, session: filepath.Join(t.TempDir(), "session"),
-		ids: map[string]string{}, terminals: map[int]*terminal{}, env: append(environment(),
+		ids: map[string]string{}, ports: map[string]string{}, terminals: map[int]*terminal{}, env: append(environment(),
 			"PATH="+programs+string(os.PathListSeparator)+os.Getenv("PATH"), "CHECKOUT="+checkout)}
 	t.Cleanup(func() {
 		for _, terminal := range w.terminals {
@@ -127,7 +130,7 @@ func (w *walker) step(s step) error {
 
 // onlyReads matches commands that may be repeated until they print what is shown.
 var onlyReads = regexp.MustCompile(`^(curl( -\S+)* http\S+|jq|cat|psql)\b|` +
-	`^postern( --?\w+ \S+)* (verify|doctor|health|\w+ (list|show|report|history|count|status))\b`)
+	`^postern( --?\w+ \S+)* (verify|doctor|health|\w+ (list|show|report|status|pending))\b`)
 
 // installed reports whether the package that a command needs is installed. Only the consumer in
 // Node needs one: CI installs it.
@@ -139,20 +142,46 @@ func (w *walker) installed(command string) bool {
 	return err == nil
 }
 
-var devCommand = regexp.MustCompile(`\bpostern (dev|serve)\b`)
+var (
+	devCommand = regexp.MustCompile(`\bpostern (dev|serve)\b`)
+	localPort  = regexp.MustCompile(`\b(127\.0\.0\.1|localhost):([1-9]\d*)\b`)
+	// made are the targets of make that start a program.
+	made = strings.NewReplacer("make playground", "playground", "make dev", "postern dev")
+)
 
-// real returns a command of a page as it is run: with the ids that were printed, with free ports,
-// and with the addresses of the instance.
-func (w *walker) real(command string) string {
+// real returns a command of a page, or the content of a file, as it is used: with the ids that were
+// printed, with the addresses of the instance, and otherwise with free ports.
+func (w *walker) real(text string) string {
 	for _, id := range slices.Sorted(maps.Keys(w.ids)) {
-		command = regexp.MustCompile(`\b`+regexp.QuoteMeta(id)+`\b`).ReplaceAllString(command, w.ids[id])
+		text = regexp.MustCompile(`\b`+regexp.QuoteMeta(id)+`\b`).ReplaceAllString(text, w.ids[id])
 	}
-	command = devCommand.ReplaceAllString(command, "$0 --listen 127.0.0.1:0 --admin 127.0.0.1:0")
+	own := map[string]string{}
 	if instance, err := config.ReadInstance(filepath.Join(w.folder, ".postern")); err == nil {
-		command = strings.NewReplacer("http://127.0.0.1:8080", instance.IngestURL, "http://127.0.0.1:8081",
-			instance.AdminURL).Replace(command)
+		own["8080"] = strings.TrimPrefix(instance.IngestURL, "http://")
+		own["8081"] = strings.TrimPrefix(instance.AdminURL, "http://")
 	}
-	return command
+	text = localPort.ReplaceAllStringFunc(text, func(address string) string {
+		port := localPort.FindStringSubmatch(address)[2]
+		if own[port] != "" {
+			return own[port]
+		}
+		if w.ports[port] == "" {
+			w.ports[port] = freePort()
+		}
+		return "127.0.0.1:" + w.ports[port]
+	})
+	return devCommand.ReplaceAllString(made.Replace(text), "$0 --listen 127.0.0.1:0 --admin 127.0.0.1:0")
+}
+
+// freePort returns a port that nothing uses now; 0 if there is none.
+func freePort() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "0"
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String()) // a listener's address has a port
+	return port
 }
 
 // session runs $1 with the variables and in the folder that the last command left, and keeps both.
