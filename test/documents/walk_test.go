@@ -114,18 +114,25 @@ func (w *walker) step(s step) error {
 	}
 	command, deadline := w.real(s.command), time.Now().Add(outputWithin)
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		text, err := w.run(command)
+		text, runErr := w.run(command)
+		err := runErr
 		if (err != nil) != s.fails {
 			err = fmt.Errorf("ended with %v, want an error: %t\n%s", err, s.fails, text)
 		} else if err = nil; len(s.shown) > 0 {
 			err = compareOutput(s.shown, text, w.ids)
 		}
-		if err == nil || !onlyReads.MatchString(command) || time.Now().After(deadline) || w.ctx.Err() != nil {
+		if err == nil || !onlyReads.MatchString(command) || isFinal(runErr) || time.Now().After(deadline) || w.ctx.Err() != nil {
 			w.outputs = append(w.outputs, output{s.command, text})
 			return err
 		}
 		time.Sleep(pause)
 	}
+}
+
+// isFinal reports whether a command is wrong or does not exist, so that it cannot succeed later.
+func isFinal(err error) bool {
+	var status *exec.ExitError
+	return errors.As(err, &status) && (status.ExitCode() == 2 || status.ExitCode() == 127)
 }
 
 // onlyReads matches commands that may be repeated until they print what is shown.
