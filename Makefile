@@ -22,7 +22,7 @@ dev: servers ## run everything in one process, state in .postern (ARGS="--listen
 	$(BUILD) -o bin/dev/postern ./cmd/postern
 	@exec bin/dev/postern dev $(ARGS)
 
-playground: servers ## try reconciliation without an account, against fake APIs: docs/reconciliation.md
+playground: servers ## try reconciliation without an account, against fake APIs: docs/tutorial/3-survive-a-bad-day.md
 	@echo "building, about two minutes the first time"
 	@$(BUILD) -o bin/dev/ ./cmd/postern ./test/playground
 	@exec bin/dev/playground $(ARGS)

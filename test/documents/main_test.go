@@ -3,44 +3,27 @@
 package documents_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/testkit"
-	"github.com/postern-gateway/postern/internal/testkit/site"
 )
 
 const root = "../.."
 
-func TestMain(m *testing.M) {
-	testkit.Main(m, func() error { return os.RemoveAll(built.dir) })
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
-// built has the programs that the pages name. They are built once.
-var built struct {
-	once sync.Once
-	dir  string
-	err  error
-}
-
-// programs returns the folder of the programs.
+// programs returns the folder of the programs that the pages name.
 func programs(t *testing.T) string {
 	t.Helper()
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "postern-documents-"); built.err == nil {
-			built.err = site.Build(context.Background(), built.dir, []string{"cmd/postern", "test/playground",
-				"examples/consume-go", "examples/sink"})
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
+	dir, err := testkit.Programs("cmd/postern", "test/playground", "examples/consume-go", "examples/sink")
+	if err != nil {
+		t.Fatal(err)
 	}
-	return built.dir
+	return dir
 }
 
 // maxWalks is how many pages run at the same time: each starts its own PostgreSQL.
@@ -49,13 +32,13 @@ const maxWalks = 2
 // The commands of each page print what the page shows.
 func TestPages_commands_printWhatIsShown(t *testing.T) {
 	t.Parallel()
-	slots := make(chan struct{}, maxWalks)
+	bin, slots := programs(t), make(chan struct{}, maxWalks)
 	for _, name := range walkedPages(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			w := newWalker(t, programs(t))
+			w := newWalker(t, bin)
 			if err := w.walk(parsePage(read(t, name))); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -91,7 +74,7 @@ func pages(t *testing.T) (names []string) {
 		}
 		name := d.Name()
 		if d.IsDir() && path != root && (strings.HasPrefix(name, ".") ||
-			slices.Contains([]string{"testdata", "node_modules", "bin"}, name)) {
+			slices.Contains([]string{"testdata", "node_modules", "bin", "site"}, name)) {
 			return filepath.SkipDir
 		}
 		if filepath.Ext(name) == ".md" {
