@@ -90,7 +90,8 @@ func run(ctx context.Context) error {
 	}
 	return consume(ctx, js, func(c change) error {
 		if c.Redacted {
-			fmt.Printf("%s was redacted: erase it and everything derived from it (revision %d)\n", c.ObjectID, c.Revision)
+			fmt.Printf("%s was redacted: erase it and everything derived from it (revision %d)\n", c.ObjectID,
+				c.Revision)
 			return nil
 		}
 		fmt.Printf("%s is %s (deleted %t, revision %d)\n", c.ObjectID, c.State.Status, c.Deleted, c.Revision)

@@ -45,8 +45,8 @@ func (c *cluster) startOnce() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	removeAbandoned(os.TempDir())
-	removeAbandoned(scratchDir())
-	root, err := os.MkdirTemp(scratchDir(), clusterPrefix)
+	removeAbandoned(ScratchDir())
+	root, err := os.MkdirTemp(ScratchDir(), clusterPrefix)
 	if err != nil {
 		return err
 	}

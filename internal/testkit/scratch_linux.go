@@ -13,10 +13,10 @@ const (
 	minFreeBytes = 4 << 30
 )
 
-// scratchDir returns the directory for clusters. It is in memory if there is enough space, because
+// ScratchDir returns the directory for clusters. It is in memory if there is enough space, because
 // each database has some hundred files. On a disk, creating and dropping them costs ten times the
 // processor time.
-func scratchDir() string {
+func ScratchDir() string {
 	var fs syscall.Statfs_t
 	if syscall.Statfs(memoryDir, &fs) != nil || fs.Type != tmpfsMagic || fs.Bavail*uint64(fs.Bsize) < minFreeBytes ||
 		syscall.Access(memoryDir, 0o3) != nil {

@@ -4,5 +4,5 @@ package testkit
 
 import "os"
 
-// scratchDir returns the directory for clusters.
-func scratchDir() string { return os.TempDir() }
+// ScratchDir returns the directory for clusters.
+func ScratchDir() string { return os.TempDir() }

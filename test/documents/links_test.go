@@ -162,7 +162,8 @@ func checkReachable(texts map[string]string) (problems []string) {
 		}
 	}
 	for _, page := range slices.Sorted(maps.Keys(texts)) {
-		if strings.HasPrefix(page, "docs/") && page != "docs/README.md" && !linked[page] && !linked[path.Dir(page)+"/"] {
+		if strings.HasPrefix(page, "docs/") && page != "docs/README.md" && !linked[page] &&
+			!linked[path.Dir(page)+"/"] {
 			problems = append(problems, "no list of pages links to "+page)
 		}
 	}
@@ -186,8 +187,8 @@ func TestPages_linksAndStarts(t *testing.T) {
 func TestCheckLinksStartsReachable_fixture(t *testing.T) {
 	t.Parallel()
 	repository := fstest.MapFS{
-		"README.md": {Data: []byte("# A\n\n[docs](docs/README.md), [one](docs/one.md#two--three), ![a\nb](docs/a.svg)\n" +
-			"[gone](docs/gone.md) `[code](x.md)` <https://a.b> [web](https://a.b/x.md)\n\n```\n[block](y.md)\n```\n")},
+		"README.md": {Data: []byte("# A\n\n[docs](docs/README.md), [one](docs/one.md#two--three), " +
+			"![a\nb](docs/a.svg)\n[gone](docs/gone.md) `[code](x.md)` <https://a.b> [web](https://a.b/x.md)\n\n```\n[block](y.md)\n```\n")},
 		"docs/README.md": {Data: []byte("# Map\n\nText [folder](sub/) [open](open) [self](#map) [bad](#none).\n")},
 		"docs/one.md": {Data: []byte("<!-- generated -->\n\n# One\n\nText.\n\n## Two & `three`\n\n## Two & three\n\n" +
 			"[again](#two--three-1)\n\n[ref]: sub/none.md \"x\"\n<a id=\"x\"></a> [x](one.md#x)\n")},
@@ -206,7 +207,7 @@ func TestCheckLinksStartsReachable_fixture(t *testing.T) {
 	want := []string{
 		"README.md:5: there is no docs/gone.md",
 		"docs/README.md:3: docs/README.md has no heading #none",
-		"docs/one.md:11: there is no docs/sub/none.md",
+		"docs/one.md:13: there is no docs/sub/none.md",
 		"docs/lost.md does not begin with a title and a paragraph",
 		"docs/sub/b.md does not begin with a title and a paragraph",
 		"docs/sub/c.md does not begin with a title and a paragraph",

@@ -43,6 +43,7 @@ func TestPages_commands_printWhatIsShown(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if name == "docs/tutorial/3-survive-a-bad-day.md" {
+				w.checkKilled(t)
 				w.checkPlayground(t)
 			}
 		})

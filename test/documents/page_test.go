@@ -13,8 +13,8 @@ import (
 type step struct {
 	// line is the step's line in the page.
 	line int
-	// terminal is the number of the terminal in which the command runs in the background; 0: it runs
-	// in the foreground. A background step without a command waits for more output of the command
+	// terminal is the number of the terminal in which the command runs in the background, 0 in the
+	// foreground. A background step without a command waits for more output of the command
 	// that runs there.
 	terminal int
 	command  string

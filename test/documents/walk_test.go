@@ -19,6 +19,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 const (
@@ -52,7 +53,7 @@ type output struct{ command, text string }
 // is removed.
 func newWalker(t *testing.T, programs string) *walker {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "postern-page-")
+	folder, err := os.MkdirTemp(testkit.ScratchDir(), "postern-test-page-") // testkit removes what a killed test left
 	if err == nil {
 		err = os.Chmod(folder, 0o711) // PostgreSQL's account must be able to enter if this is root
 	}
@@ -113,7 +114,7 @@ func (w *walker) step(s step) error {
 		return nil
 	}
 	command, deadline := w.real(s.command), time.Now().Add(outputWithin)
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		text, runErr := w.run(command)
 		err := runErr
 		if (err != nil) != s.fails {
@@ -121,7 +122,8 @@ func (w *walker) step(s step) error {
 		} else if err = nil; len(s.shown) > 0 {
 			err = compareOutput(s.shown, text, w.ids)
 		}
-		if err == nil || !onlyReads.MatchString(command) || isFinal(runErr) || time.Now().After(deadline) || w.ctx.Err() != nil {
+		isLast := !onlyReads.MatchString(command) || isFinal(runErr) || time.Now().After(deadline) || w.ctx.Err() != nil
+		if err == nil || isLast {
 			w.outputs = append(w.outputs, output{s.command, text})
 			return err
 		}
@@ -257,8 +259,8 @@ func TestWalk_pageDiffersFromOutput_isReported(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	page := parsePage("```console terminal=1\n$ bash -c 'echo first; exec sleep 60'\nfirst\n```\n```console terminal=1\nsecond\n" +
-		"```\n")
+	const terminal = "```console terminal=1\n"
+	page := parsePage(terminal + "$ bash -c 'echo first; exec sleep 60'\nfirst\n```\n" + terminal + "second\n```\n")
 	w := newWalker(t, t.TempDir())
 	if err := w.walk(page[:1]); err != nil {
 		t.Error(err)

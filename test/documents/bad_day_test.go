@@ -21,7 +21,8 @@ import (
 const playgroundDir = ".playground"
 
 // shopSteps are the steps of the tutorial with the fake shop, and with a slow list.
-const shopSteps = "```console\n" + `$ postern --dir .playground objects list --source shop --type product --limit 0 | wc -l
+const shopSteps = "```console\n" +
+	`$ postern --dir .playground objects list --source shop --type product --limit 0 | wc -l
 41
 $ playground shop change-silently 5
 ...
@@ -34,6 +35,15 @@ $ postern --dir .playground reconcile shop --type product --full
 objects     40 processed, 33 equal, 5 mirror older, 2 orphans, 7 repaired
 ...
 ` + "```"
+
+// checkKilled checks that the tutorial killed Postern after some receipts, and before the last one.
+func (w *walker) checkKilled(t *testing.T) {
+	t.Helper()
+	receipts, err := os.ReadFile(filepath.Join(w.folder, "acknowledged.txt"))
+	if n := strings.Count(string(receipts), "\n"); err != nil || n == 0 || n == 10000 {
+		t.Errorf("Postern was not killed between receipts: there are %d of 10000 (%v)", n, err)
+	}
+}
 
 // checkPlayground checks what the tutorial did with the playground, and does the same with its
 // shop. The reports name exactly the objects that the playground changed, deleted, and lost the
