@@ -1,5 +1,20 @@
 // Package documents_test checks the documents: it runs the commands of tutorials and how-tos and
 // compares their output, and it checks links, lengths and the way to each page.
+//
+// The commands of a page are the lines "$ COMMAND" of its fenced blocks of the language console.
+// Lines "> MORE" continue a command. The other lines are its output, on both streams:
+//
+//   - Times, durations, ports, event ids and Postern's ids may differ. Equal ids must stay equal, and
+//     later commands get the ids that were printed.
+//   - "..." stands for any lines, and at the end of a line for any words.
+//   - A command must end with status 0, or otherwise if its line ends in "  # fails".
+//   - A command that only reads is repeated until its output is as shown, at most for a minute.
+//   - A block with terminal=N runs its command in the background until the lines appeared. A further
+//     block of that terminal waits for more lines, and the line "^C" interrupts the command.
+//   - A block of another language with file=NAME is written to that file.
+//
+// Each page runs in an empty folder. Instances get free ports, and the addresses 127.0.0.1:8080 and
+// 127.0.0.1:8081 in commands become theirs.
 package documents_test
 
 import (
