@@ -4,8 +4,8 @@
 // The commands of a page are the lines "$ COMMAND" of its fenced blocks of the language console.
 // Lines "> MORE" continue a command. The other lines are its output, on both streams:
 //
-//   - Times, durations, ports, event ids and Postern's ids may differ. Equal ids must stay equal, and
-//     later commands get the ids that were printed.
+//   - Times, durations, ports, event ids and Postern's ids may differ. Equal ids must stay equal,
+//     and later commands get the ids that were printed.
 //   - "..." stands for any lines, and at the end of a line for any words.
 //   - A command must end with status 0, or otherwise if its line ends in "  # fails".
 //   - A command that only reads is repeated until its output is as shown, at most for a minute.
