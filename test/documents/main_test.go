@@ -9,8 +9,8 @@
 //   - "..." stands for any lines, and at the end of a line for any words.
 //   - A command must end with status 0, or otherwise if its line ends in "  # fails".
 //   - A command that only reads is repeated until its output is as shown, at most for a minute.
-//   - A block with terminal=N runs its command in the background until the lines appeared. A further
-//     block of that terminal waits for more lines, and the line "^C" interrupts the command.
+//   - A block with terminal=N runs its command in the background until the lines appeared. A
+//     further block of that terminal waits for more lines. The line "^C" interrupts the command.
 //   - A block of another language with file=NAME is written to that file.
 //
 // Each page runs in an empty folder. Instances get free ports, and the addresses 127.0.0.1:8080 and
