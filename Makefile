@@ -1,7 +1,7 @@
 # Every target first installs what it needs; `make` alone lists the targets.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
-RACE := $(addprefix ./internal/,app ingest rebuild replay runs spool events lifecycle postgres processor providerapi objectscan reconcile refetch stream telemetry testkit versioning adminauth admin effects/jobs/runner effects/jobs/windows notify verify)
+RACE := $(addprefix ./internal/,app apply ingest rebuild replay runs spool events lifecycle postgres processor providerapi objectscan reconcile refetch stream telemetry testkit versioning adminauth admin effects/jobs/runner effects/jobs/windows notify verify)
 TIMEOUT ?= 25m
 ARGS ?=
 EACH ?= 5s

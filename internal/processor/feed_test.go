@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -70,7 +71,7 @@ func (f *follower) read(t *testing.T) error {
 // mirror returns the table of objects in the form of the feed.
 func (w *world) mirror(t *testing.T) map[string]feedObject {
 	t.Helper()
-	rows, err := w.db.Pool.Query(t.Context(), `SELECT object_type, object_id, revision, deleted, ambiguous,
+	rows, err := w.DB.Pool.Query(t.Context(), `SELECT object_type, object_id, revision, deleted, ambiguous,
 		coalesce(state, 'null') FROM objects WHERE revision > 0`)
 	must(t, err)
 	defer rows.Close()
@@ -117,7 +118,7 @@ func shuffled(seed uint64, o sim.Options, objects int) []sim.Event {
 // For any history and several processors, the feed ends equal to the mirror.
 func TestFeed_anyHistory_endsEqualToMirror(t *testing.T) {
 	t.Parallel()
-	for name, options := range providerKinds {
+	for name, options := range applied.ProviderKinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, nil)
@@ -149,7 +150,8 @@ func TestFeed_streamLosesAcknowledgedChanges_sendsThemAgain(t *testing.T) {
 			}
 			total := 0
 			add := func(seed int) {
-				evs := w.append(t, renameObjects(seed, shuffled(uint64(seed), providerKinds["event time"], 10))...)
+				evs := w.append(t, renameObjects(seed, shuffled(uint64(seed), applied.ProviderKinds["event time"],
+					10))...)
 				total += len(evs)
 				w.conn.PublishEvents(t.Context(), evs) // the republisher publishes those that fail
 			}
@@ -205,7 +207,7 @@ func TestFeed_laterChangesAfterLoss_lossIsFound(t *testing.T) {
 	if acks[0].Err != nil {
 		t.Fatal(acks[0].Err)
 	}
-	w.db.Exec(t, `INSERT INTO outbox (batch, sources, accounts, types, ids, created_at, sent_at, sequence)
+	w.DB.Exec(t, `INSERT INTO outbox (batch, sources, accounts, types, ids, created_at, sent_at, sequence)
 		OVERRIDING SYSTEM VALUE VALUES ($1, '{}', '{}', '{}', '{}', now(), now() + interval '1 s', $2)`, int64(1<<40),
 		int64(acks[0].Sequence))
 	w.start(t, processorOptions{id: "/second", tune: func(s *processor.Settings) { s.RepublishInterval = time.Hour }})
@@ -243,7 +245,7 @@ func TestFeed_databaseClockWentBack_sendsChanges(t *testing.T) {
 	w.awaitOutcomes(t, 5)
 	w.awaitAllSent(t)
 	first.stop(t)
-	w.db.Exec(t, `UPDATE outbox SET sent_at = NULL, sequence = NULL, created_at = now() + interval '1 day'`)
+	w.DB.Exec(t, `UPDATE outbox SET sent_at = NULL, sequence = NULL, created_at = now() + interval '1 day'`)
 	w.start(t, processorOptions{id: "/second"})
 	w.awaitAllSent(t)
 }
@@ -332,7 +334,7 @@ func TestApply_bodyInLog_readsItFromTheLog(t *testing.T) {
 	w.start(t, processorOptions{})
 	w.awaitOutcomes(t, 3)
 	var applied, long int
-	w.scan(t, `SELECT (SELECT count(*) FROM outcomes WHERE status IN ('applied', 'unchanged', 'stale', 'ambiguous')),
+	w.Scan(t, `SELECT (SELECT count(*) FROM outcomes WHERE status IN ('applied', 'unchanged', 'stale', 'ambiguous')),
 		(SELECT count(*) FROM objects WHERE length(state->>'text') = 307200)`, &applied, &long)
 	if applied != 3 || long != 2 {
 		t.Errorf("%d of 3 events applied, %d of 2 large states in the mirror", applied, long)

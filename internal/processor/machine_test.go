@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -61,7 +61,7 @@ func (c choices) IntN(n int) int { return rapid.IntRange(0, n-1).Draw(c.r, "choi
 func TestProcessor_randomFaults_eachEventHasOneOutcome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	w.db.Exec(t, crashSQL)
+	w.DB.Exec(t, crashSQL)
 	js := w.jetStream(t)
 	n := 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -95,10 +95,10 @@ CREATE CONSTRAINT TRIGGER crash AFTER INSERT OR UPDATE ON objects DEFERRABLE INI
 func (m *machine) begin() {
 	kind := rapid.SampledFrom([]string{"event time", "ids reused", "integers", "own version", "steps"}).Draw(m.r,
 		"kind")
-	o := providerKinds[kind]
+	o := applied.ProviderKinds[kind]
 	o.Objects, o.Changes = 2, 4
 	m.history = sim.Generate(choices{m.r}, o)
-	known, err := events.RegisterSources(m.t.Context(), m.pool, map[string]string{m.name: "sim"})
+	known, err := events.RegisterSources(m.t.Context(), m.Pool, map[string]string{m.name: "sim"})
 	m.must(err)
 	m.source = known.Number[m.name]
 	sources := map[string]apply.Source{m.name: {Number: m.source, Config: &provider.Source{Name: m.name},
@@ -137,9 +137,8 @@ func (m *machine) lose() { m.append() }
 func (m *machine) append() (stream.Event, bool) {
 	i := m.index(len(m.history.Events))
 	e := m.history.Events[i]
-	d := m.delivery(m.name+e.Key, e)
-	d.Source = m.source
-	receipts, err := events.Append(m.t.Context(), m.gateway, []events.Delivery{d})
+	d := m.Delivery(m.source, m.name+e.Key, e)
+	receipts, err := events.Append(m.t.Context(), m.DB.Pool, []events.Delivery{d})
 	m.must(err)
 	r := receipts[0][0]
 	if id, known := m.ids[i]; known != r.Duplicate || known && id != r.ID {
@@ -151,7 +150,7 @@ func (m *machine) append() (stream.Event, bool) {
 
 // streamEvent returns an event of the history in the form of the stream.
 func (m *machine) streamEvent(i int) stream.Event {
-	ev := message(0, m.history.Events[i])
+	ev := applied.Message(0, m.history.Events[i])
 	ev.Source, ev.ID = m.name, m.ids[i]
 	return ev
 }
@@ -199,7 +198,7 @@ func (m *machine) crashInCommit() {
 }
 
 func (m *machine) exec(sql string) {
-	_, err := m.db.Pool.Exec(m.t.Context(), sql)
+	_, err := m.DB.Pool.Exec(m.t.Context(), sql)
 	m.must(err)
 }
 
@@ -262,7 +261,7 @@ func (m *machine) finish() {
 // outcomesOf counts the outcomes of each event of this history.
 func (m *machine) outcomesOf() map[int64]int {
 	n := map[int64]int{}
-	rows, err := m.db.Pool.Query(m.t.Context(), `SELECT event_id FROM outcomes WHERE source = $1 AND run = 0
+	rows, err := m.DB.Pool.Query(m.t.Context(), `SELECT event_id FROM outcomes WHERE source = $1 AND run = 0
 		AND status <> 'failed'`, m.source)
 	m.must(err)
 	defer rows.Close()
@@ -297,15 +296,15 @@ func (m *machine) check() {
 		versioning.Apply(&row, in)
 		want[obs.ObjectID] = row
 	}
-	b := *m.testBundle
-	b.source = m.source
+	l := *m.Log
+	l.Source = m.source
 	for id, row := range want {
-		if diff := cmp.Diff(row, b.object(m.t, id).Row, comparedFields, cmpopts.EquateEmpty()); diff != "" {
+		if diff := applied.RowDifference(row, l.Object(m.t, id).Row, cmpopts.EquateEmpty()); diff != "" {
 			m.r.Fatalf("object %s (-pure rule +database):\n%s", id, diff)
 		}
 	}
 	var revisions, changes, objects int
-	m.must(m.db.Pool.QueryRow(m.t.Context(), `SELECT (SELECT coalesce(sum(revision), 0) FROM objects WHERE source = $1),
+	m.must(m.DB.Pool.QueryRow(m.t.Context(), `SELECT (SELECT coalesce(sum(revision), 0) FROM objects WHERE source = $1),
 		(SELECT count(*) FROM outbox o, unnest(o.sources) s WHERE s = $1), (SELECT count(*) FROM objects
 			WHERE source = $1)`, m.source).Scan(&revisions, &changes, &objects))
 	if revisions != changes || objects != len(want) {

@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -43,7 +44,7 @@ func TestApply_tablesGrow_plansUseIndexes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	for _, table := range []string{"objects", "outcomes", "events", "outbox"} { // an ANALYZE would make new plans
-		if _, err := w.db.Pool.Exec(t.Context(), `ALTER TABLE `+table+
+		if _, err := w.DB.Pool.Exec(t.Context(), `ALTER TABLE `+table+
 			` SET (autovacuum_enabled = false)`); table != "events" && err != nil {
 			t.Fatal(err)
 		}
@@ -52,14 +53,14 @@ func TestApply_tablesGrow_plansUseIndexes(t *testing.T) {
 	p, err := processor.New(processor.Options{Settings: processor.DefaultSettings, ID: t.Name(),
 		Options: apply.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Logger: slog.New(slog.DiscardHandler),
 			Metrics: prometheus.NewRegistry(), Sources: map[string]apply.Source{
-				"sim": {Number: w.source, Config: &provider.Source{Name: "sim"}, Provider: faultyProvider{}}}}})
+				"sim": {Number: w.Source, Config: &provider.Source{Name: "sim"}, Provider: applied.FaultyProvider{}}}}})
 	must(t, err)
 	pass := processor.RepublishPass(p)
 	round := func(seed uint64) {
-		h := sim.Generate(rand.New(rand.NewPCG(seed, 11)), providerKinds["event time"])
+		h := sim.Generate(rand.New(rand.NewPCG(seed, 11)), applied.ProviderKinds["event time"])
 		var batch []stream.Event
 		for i, e := range h.Events {
-			batch = append(batch, message(i+1000*int(seed), e))
+			batch = append(batch, applied.Message(i+1000*int(seed), e))
 		}
 		batch[0].Key = "fails"
 		for i, id := range h.ObjectIDs() { // these reload the history of the objects
@@ -71,7 +72,7 @@ func TestApply_tablesGrow_plansUseIndexes(t *testing.T) {
 		must(t, pass(t.Context()))
 	}
 	round(1)
-	w.db.Exec(t, fmt.Sprintf(fillSQL, w.source))
+	w.DB.Exec(t, fmt.Sprintf(fillSQL, w.Source))
 	before, read := scanCounts(t, pool)
 	began := time.Now()
 	for seed := range uint64(20) {
@@ -95,15 +96,27 @@ func TestApply_tablesGrow_plansUseIndexes(t *testing.T) {
 func (w *world) genericPlanPool(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	sep := "?"
-	if strings.Contains(w.db.URL, "?") {
+	if strings.Contains(w.DB.URL, "?") {
 		sep = "&"
 	}
 	pool, err := postgres.Connect(t.Context(),
-		postgres.Options{URL: w.db.URL + sep + "plan_cache_mode=force_generic_plan", Role: "postern_processor",
+		postgres.Options{URL: w.DB.URL + sep + "plan_cache_mode=force_generic_plan", Role: "postern_processor",
 			MaxConns: 1})
 	must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
+}
+
+// overwriteAt is a refetch by which an operator overwrites an object after all of its changes.
+func overwriteAt(t *testing.T, h *sim.History, id string, n int) stream.Event {
+	t.Helper()
+	refetch := h.StoredRefetch(id, sim.Refetch{Began: h.LastChangeAt(id) + int64(n)*1_000_000, Elapsed: 200_000,
+		Overwrites: true})
+	body, err := refetch.Encode()
+	must(t, err)
+	return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: int64(n), Key: "overwrite",
+		Type: provider.RefetchType, Origin: events.OriginReconcile,
+		ReceivedAt: refetch.Overwrite.Before.Add(refetch.Elapsed), Body: body}}
 }
 
 // scanCounts returns the sequential scans of the large tables so far, and the rows read through
@@ -126,7 +139,7 @@ func scanCounts(t *testing.T, pool *pgxpool.Pool) (seq string, read int64) {
 func TestMarkSent_largeOutbox_readsOnlyMarkedRows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	w.db.Exec(t, `ALTER TABLE outbox SET (autovacuum_enabled = false)`) // a VACUUM would make new plans
+	w.DB.Exec(t, `ALTER TABLE outbox SET (autovacuum_enabled = false)`) // a VACUUM would make new plans
 	pool := w.genericPlanPool(t)
 	p, err := processor.New(processor.Options{Settings: processor.DefaultSettings, ID: t.Name(),
 		Options: apply.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Logger: slog.New(slog.DiscardHandler),
@@ -134,24 +147,24 @@ func TestMarkSent_largeOutbox_readsOnlyMarkedRows(t *testing.T) {
 	must(t, err)
 	mark := processor.MarkSent(p)
 	round := func(rows int) {
-		w.db.Exec(t, fmt.Sprintf(`INSERT INTO outbox (sources, accounts, types, ids, created_at) SELECT '{1}', '{a}',
+		w.DB.Exec(t, fmt.Sprintf(`INSERT INTO outbox (sources, accounts, types, ids, created_at) SELECT '{1}', '{a}',
 			'{t}', ARRAY[repeat('i', 200)], now() FROM generate_series(1, %d)`, rows))
 		for range 10 {
 			var last int64
-			w.scan(t, `SELECT max(batch) FROM outbox`, &last)
+			w.Scan(t, `SELECT max(batch) FROM outbox`, &last)
 			must(t, mark(t.Context(), map[int64]uint64{last: 7, last - 1: 8, last - 2: 9}))
 		}
 	}
 	read := func() (n int64) {
 		_, _ = scanCounts(t, pool) // makes the session report its counts
-		w.scan(t, `SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'outbox'`, &n)
+		w.Scan(t, `SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'outbox'`, &n)
 		return n
 	}
 	round(10)
 	before := read()
 	round(20_000)
 	var marked int
-	if w.scan(t, `SELECT count(*) FROM outbox WHERE sent_at IS NOT NULL AND sequence BETWEEN 7 AND 9`,
+	if w.Scan(t, `SELECT count(*) FROM outbox WHERE sent_at IS NOT NULL AND sequence BETWEEN 7 AND 9`,
 		&marked); marked != 6 {
 		t.Fatalf("%d rows are marked, want 6", marked)
 	}
@@ -165,11 +178,11 @@ func TestMarkSent_largeOutbox_readsOnlyMarkedRows(t *testing.T) {
 func TestMaintain_partitionsMissing_reportsInLogAndMetric(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	maintenancePool := b.db.Role(t, "maintenance")
+	maintenancePool := b.DB.Role(t, "maintenance")
 	var logged bytes.Buffer
 	reg := prometheus.NewRegistry()
 	p, err := processor.New(processor.Options{Settings: processor.DefaultSettings, ID: "p", Options: apply.Options{
-		Pool: b.pool, Logger: slog.New(slog.NewTextHandler(&logged, nil)), Metrics: reg}})
+		Pool: b.Pool, Logger: slog.New(slog.NewTextHandler(&logged, nil)), Metrics: reg}})
 	must(t, err)
 	day := func(ahead int) string { return time.Now().UTC().AddDate(0, 0, ahead).Format("20060102") }
 	checkMetric := func(ahead int) {
@@ -190,9 +203,9 @@ func TestMaintain_partitionsMissing_reportsInLogAndMetric(t *testing.T) {
 		t.Fatal(err, logged.String())
 	}
 	checkMetric(9)
-	b.db.Exec(t, "DROP TABLE events_"+day(3))
+	b.DB.Exec(t, "DROP TABLE events_"+day(3))
 	// This role cannot create it.
-	if err := processor.MaintainOnce(t.Context(), p, b.db.Role(t, "reader")); err == nil {
+	if err := processor.MaintainOnce(t.Context(), p, b.DB.Role(t, "reader")); err == nil {
 		t.Error("a reader creates partitions")
 	}
 	checkMetric(3)

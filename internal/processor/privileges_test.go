@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
@@ -31,20 +32,20 @@ const privilegesSQL = `SELECT privilege_type || ' ON ' || table_name FROM inform
 func TestApply_privilegeRevoked_countsNoAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.processor(t, sim.Provider{}, nil)
+	p := b.processor(t, nil, nil)
 	n, needed := 0, map[string]bool{}
 	batch := func() []stream.Event {
 		n += 2
-		return []stream.Event{thingEvent(n, fmt.Sprint("k", n)), thingEvent(n+1, fmt.Sprint("k", n+1))}
+		return []stream.Event{applied.ThingEvent(n, fmt.Sprint("k", n)), applied.ThingEvent(n+1, fmt.Sprint("k", n+1))}
 	}
 	must(t, errors.Join(p.Apply(t.Context(), events.LiveRun, batch()), p.Probe(t.Context())))
-	for _, privilege := range b.db.QueryStrings(t, privilegesSQL) {
-		b.db.Exec(t, `REVOKE `+privilege+` FROM postern_processor`)
+	for _, privilege := range b.DB.QueryStrings(t, privilegesSQL) {
+		b.DB.Exec(t, `REVOKE `+privilege+` FROM postern_processor`)
 		evs := batch()
 		batchErr := p.Apply(t.Context(), events.LiveRun, evs)
 		singleErr := p.ApplySingle(t.Context(), events.LiveRun, batch()[0])
 		probe := p.Probe(t.Context())
-		b.db.Exec(t, `GRANT `+privilege+` TO postern_processor`)
+		b.DB.Exec(t, `GRANT `+privilege+` TO postern_processor`)
 		if batchErr == nil {
 			continue
 		}
@@ -58,14 +59,14 @@ func TestApply_privilegeRevoked_countsNoAttempt(t *testing.T) {
 			t.Errorf("without %s the probe returns %v", privilege, probe)
 		}
 		var attempts int
-		if b.scan(t, `SELECT coalesce(sum(attempts), 0) FROM outcomes WHERE status IN ('failed', 'dead')`,
+		if b.Scan(t, `SELECT coalesce(sum(attempts), 0) FROM outcomes WHERE status IN ('failed', 'dead')`,
 			&attempts); attempts != 0 {
 			t.Errorf("without %s: %d attempts were lost", privilege, attempts)
 		}
 		if err := p.Apply(t.Context(), events.LiveRun, evs); err != nil {
 			t.Errorf("with %s again: %v", privilege, err)
 		}
-		if status, reason, attempts := b.outcomeOf(t, evs[1].ID); status != "applied" || attempts != 1 {
+		if status, reason, attempts := b.OutcomeOf(t, evs[1].ID); status != "applied" || attempts != 1 {
 			t.Errorf("with %s again: %s after %d attempts: %s", privilege, status, attempts, reason)
 		}
 	}
@@ -81,11 +82,12 @@ func TestApply_privilegeRevoked_countsNoAttempt(t *testing.T) {
 func TestApply_privilegeForRulesOrRefetchesRevoked_countsNoAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.refetchingAllButOne(t)
-	superseding := ruleOnChanges(t)
+	p := b.processor(t, nil, nil)
+	p.Replace(b.RefetchingSources(func(string) bool { return true }))
+	superseding := applied.RuleOnChanges(t)
 	// its keys are the keys of the other rule
 	superseding.Name, superseding.Supersede, superseding.Version = "newest", true, 2
-	p.ReplaceRules(effects.NewRules([]*rules.Rule{ruleOnChanges(t), superseding}))
+	p.ReplaceRules(effects.NewRules([]*rules.Rule{applied.RuleOnChanges(t), superseding}))
 	n, needed := 0, map[string]bool{}
 	histories := 0
 	history := func() (before, after []stream.Event) { // of objects that no other history has
@@ -96,7 +98,7 @@ func TestApply_privilegeForRulesOrRefetchesRevoked_countsNoAttempt(t *testing.T)
 			DuplicateEvents: 20}} {
 			for _, e := range sim.Generate(rand.New(rand.NewPCG(1, 41)), o).Events {
 				n++
-				m := message(n, e)
+				m := applied.Message(n, e)
 				m.Key = fmt.Sprint(n)
 				m.Body = []byte(strings.ReplaceAll(string(m.Body), "obj_",
 					fmt.Sprintf("obj_%d_%d_", histories, o.Objects)))
@@ -112,12 +114,12 @@ func TestApply_privilegeForRulesOrRefetchesRevoked_countsNoAttempt(t *testing.T)
 		}
 		return before, after
 	}
-	for _, privilege := range b.db.QueryStrings(t, privilegesSQL) {
+	for _, privilege := range b.DB.QueryStrings(t, privilegesSQL) {
 		before, after := history()
 		must(t, p.Apply(t.Context(), events.LiveRun, before))
-		b.db.Exec(t, `REVOKE `+privilege+` FROM postern_processor`)
+		b.DB.Exec(t, `REVOKE `+privilege+` FROM postern_processor`)
 		err, probe := p.Apply(t.Context(), events.LiveRun, after), p.Probe(t.Context())
-		b.db.Exec(t, `GRANT `+privilege+` TO postern_processor`)
+		b.DB.Exec(t, `GRANT `+privilege+` TO postern_processor`)
 		if err == nil {
 			continue
 		}
@@ -130,7 +132,7 @@ func TestApply_privilegeForRulesOrRefetchesRevoked_countsNoAttempt(t *testing.T)
 		}
 	}
 	var attempts int
-	if b.scan(t, `SELECT max(attempts) FROM outcomes`, &attempts); attempts != 1 {
+	if b.Scan(t, `SELECT max(attempts) FROM outcomes`, &attempts); attempts != 1 {
 		t.Errorf("an event has %d attempts", attempts)
 	}
 	for _, privilege := range []string{"INSERT ON refetch_requests",
@@ -149,7 +151,7 @@ func TestApply_privilegeForRulesOrRefetchesRevoked_countsNoAttempt(t *testing.T)
 func TestWorkers_repeatedDatabaseErrors_waitLonger(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.processor(t, sim.Provider{}, nil)
+	p := b.processor(t, nil, nil)
 	l := p.NewIdleWorkers()
 	denied := &pgconn.PgError{Code: "42501", Message: "permission denied"}
 	outage := func(err error, least time.Duration) {
@@ -214,7 +216,7 @@ func TestProcessor_databaseRejectsWrites_losesNoAttempt(t *testing.T) {
 			w := newWorld(t, nil)
 			const total = 400
 			evs := w.append(t, w.newObjects(total)...)
-			admin, err := w.db.Pool.Acquire(t.Context())
+			admin, err := w.DB.Pool.Acquire(t.Context())
 			must(t, err)
 			defer admin.Release()
 			s := w.traceQueries(t)

@@ -18,7 +18,7 @@ import (
 // requestRepublish requests a pass of the republisher.
 func (w *world) requestRepublish(t *testing.T) int64 {
 	t.Helper()
-	id, err := processor.RequestRepublish(t.Context(), w.db.Role(t, "operator"), "somebody", "the stream was wiped")
+	id, err := processor.RequestRepublish(t.Context(), w.DB.Role(t, "operator"), "somebody", "the stream was wiped")
 	must(t, err)
 	return id
 }
@@ -26,7 +26,7 @@ func (w *world) requestRepublish(t *testing.T) int64 {
 // awaitRepublish waits until a requested pass has ended.
 func (w *world) awaitRepublish(t *testing.T, id int64) *processor.RepublishView {
 	t.Helper()
-	operator := w.db.Role(t, "operator")
+	operator := w.DB.Role(t, "operator")
 	var v *processor.RepublishView
 	testkit.Eventually(t, maxWait, func() (err error) {
 		if v, err = processor.ShowRepublish(t.Context(), operator, id); err == nil && v.EndedAt == nil {
@@ -81,7 +81,7 @@ func TestRequestRepublish_streamLost_publishesMissing(t *testing.T) {
 			if second.Missing != 0 || second.PublishedAt != nil {
 				t.Errorf("%+v", second)
 			}
-			d, err := processor.ReadPendingWork(t.Context(), w.db.Role(t, "operator"))
+			d, err := processor.ReadPendingWork(t.Context(), w.DB.Role(t, "operator"))
 			if err != nil || d.Republisher.Missing != 150 || d.Republisher.PublishedAt == nil ||
 				d.Republisher.EndedAt == nil || d.Republisher.Requested != 0 ||
 				d.Republisher.Process == "" || d.Unapplied.Count != 0 {
@@ -97,16 +97,16 @@ func TestRequestRepublish_streamLost_publishesMissing(t *testing.T) {
 func TestRequestRepublish_importedEvents_publishesAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	w.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+	w.DB.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
 		'SELECT timestamptz ''2026-11-20'' + (clock_timestamp() - timestamptz ''2026-11-20'') / 1000000'`)
 	r := newReadCounter()
 	w.start(t, processorOptions{provider: r, tune: func(s *processor.Settings) {
 		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
 	}})
 	w.append(t, w.newObjects(20)...)
-	w.origin = events.OriginImport
+	w.Origin = events.OriginImport
 	w.append(t, w.newObjects(30)...)
-	w.origin = events.OriginWebhook
+	w.Origin = events.OriginWebhook
 	w.append(t, w.newObjects(10)...)
 	if v := w.awaitRepublish(t, w.requestRepublish(t)); v.Missing != 30 {
 		t.Errorf("%d events were published, want the 30 that were imported", v.Missing)
@@ -158,7 +158,7 @@ func TestRequestRepublish_streamDoesNotRespond_doesNotEnd(t *testing.T) {
 	}
 	w.append(t, w.newObjects(20)...)
 	w.setClock(t, "10 s")
-	id, operator := w.requestRepublish(t), w.db.Role(t, "operator")
+	id, operator := w.requestRepublish(t), w.DB.Role(t, "operator")
 	testkit.Eventually(t, maxWait, func() error {
 		v, err := processor.ShowRepublish(t.Context(), operator, id)
 		if err == nil && v.EndedAt != nil {
@@ -188,7 +188,7 @@ func TestRequestRepublish_previousMessagesPending_waits(t *testing.T) {
 	}})
 	w.setClock(t, "10 s")
 	id := w.requestRepublish(t)
-	operator := w.db.Role(t, "operator")
+	operator := w.DB.Role(t, "operator")
 	testkit.Eventually(t, maxWait, func() error {
 		v, err := processor.ShowRepublish(t.Context(), operator, id)
 		if err == nil && (v.Missing != 500 || !strings.Contains(v.Detail, "messages wait for processors")) {
@@ -223,7 +223,7 @@ func TestRequestRepublish_processEnds_nextOneFinishes(t *testing.T) {
 	first := w.start(t, processorOptions{id: "first", tune: func(s *processor.Settings) {
 		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
 	}})
-	id, operator := w.requestRepublish(t), w.db.Role(t, "operator")
+	id, operator := w.requestRepublish(t), w.DB.Role(t, "operator")
 	testkit.Eventually(t, maxWait, func() error {
 		v, err := processor.ShowRepublish(t.Context(), operator, id)
 		if err == nil && v.Detail == "" {
@@ -270,17 +270,17 @@ func TestReadPendingWork_eventsAndChanges_countsWithAge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.append(t, w.newObjects(3)...)
-	w.db.Exec(t, `
+	w.DB.Exec(t, `
 		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts,
 			due, at, rule_version)
 		SELECT id, 0, source, 0, '', '', '', 'failed', 'not today', 1,
 			clock_now() + (CASE row_number() OVER (ORDER BY id) WHEN 1 THEN interval '-1 h' ELSE interval '1 h' END),
 			clock_now(), 1
 		FROM events ORDER BY id LIMIT 2`)
-	w.db.Exec(t,
+	w.DB.Exec(t,
 		`INSERT INTO outbox (sources, accounts, types, ids, created_at) VALUES ('{1}', '{a}', '{t}', '{i}',
 			clock_now() - interval '1 min')`)
-	d, err := processor.ReadPendingWork(t.Context(), w.db.Role(t, "operator"))
+	d, err := processor.ReadPendingWork(t.Context(), w.DB.Role(t, "operator"))
 	must(t, err)
 	if d.Unapplied.Count != 1 || d.Failed.Count != 2 || d.Retries.Count != 1 || d.Retries.Seconds < 3600 ||
 		d.Unsent.Count != 1 || d.Unsent.Seconds < 60 || d.Republisher.Process != "" ||

@@ -1,6 +1,7 @@
 package processor_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
 // Whatever the stream loses, every event gets its outcome. No event is published again that has an
@@ -100,7 +102,7 @@ func TestRepublisher_streamHalfFull_stops(t *testing.T) {
 	w := newWorld(t, func(l *stream.Limits) { l.MaxMessages, l.AckWait = 1000, 10*time.Minute })
 	total := 2000
 	w.append(t, w.newObjects(total)...)
-	w.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
+	w.DB.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
 		attempts, due, at, rule_version)
 		SELECT id, 0, source, 0, '', '', '', 'failed', 'not today', 1, now() - interval '1 h', now(), 1 FROM events
 			ORDER BY id DESC LIMIT 300`)
@@ -148,15 +150,15 @@ func TestRepublisher_cursor_passesOnlyEventsWithOutcome(t *testing.T) {
 		tune: func(s *processor.Settings) { s.StopTimeout = 10 * time.Millisecond }})
 	p.awaitMetric(t, "postern_republisher_events_total", "missing", float64(len(evs)))
 	w.awaitPasses(t, 3)
-	tx := openTx(t, w.db.Pool, `LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE`)
+	tx := testkit.OpenTx(t, w.DB.Pool, `LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE`)
 	p.cancel() // nothing that is in progress is committed any more
 	r.open()
 	p.stop(t)
 	must(t, tx.Rollback(t.Context()))
 	var without, cursor int64
-	w.scan(t, `SELECT coalesce(min(id), 0) FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o
+	w.Scan(t, `SELECT coalesce(min(id), 0) FROM events e WHERE NOT EXISTS (SELECT FROM outcomes o
 		WHERE o.event_id = e.id)`, &without)
-	w.scan(t, `SELECT cursor FROM checkpoints WHERE job = 'republisher'`, &cursor)
+	w.Scan(t, `SELECT cursor FROM checkpoints WHERE job = 'republisher'`, &cursor)
 	if without == 0 || cursor >= without {
 		t.Fatalf("cursor %d, first event without outcome %d", cursor, without)
 	}
@@ -180,7 +182,7 @@ func TestRepublisher_twoAtOnce_changeObjectsOnce(t *testing.T) {
 		t.Errorf("%d copies of 400 events", n)
 	}
 	var grown int
-	w.scan(t, `SELECT count(*) FROM objects WHERE revision <> 1`, &grown)
+	w.Scan(t, `SELECT count(*) FROM objects WHERE revision <> 1`, &grown)
 	if grown != 0 {
 		t.Errorf("%d objects were changed twice", grown)
 	}
@@ -190,9 +192,9 @@ func TestRepublisher_twoAtOnce_changeObjectsOnce(t *testing.T) {
 func TestRepublisher_leaseOwnerDies_leaseMoves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	proxy := testkit.Proxy(t, w.db.URL)
+	proxy := testkit.Proxy(t, w.DB.URL)
 	leaseOwner := func() (name string) {
-		w.scan(t, `SELECT coalesce((SELECT lease_owner FROM checkpoints WHERE job = 'republisher'), '')`, &name)
+		w.Scan(t, `SELECT coalesce((SELECT lease_owner FROM checkpoints WHERE job = 'republisher'), '')`, &name)
 		return name
 	}
 	w.start(t, processorOptions{id: "/first", database: proxy.URL})
@@ -224,7 +226,7 @@ func TestRepublisher_bodyTooLargeForServer_isApplied(t *testing.T) {
 	}
 	w.start(t, processorOptions{})
 	w.awaitOutcomes(t, len(evs))
-	if status, reason, attempts := w.outcomeOf(t, evs[10].ID); status != "applied" || attempts != 1 {
+	if status, reason, attempts := w.OutcomeOf(t, evs[10].ID); status != "applied" || attempts != 1 {
 		t.Errorf("the large event is %s after %d attempts: %s", status, attempts, reason)
 	}
 }
@@ -235,20 +237,21 @@ func TestRepublisher_messageRejected_publishesOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorldWithMaxPayload(t, 16<<10)
 	// its key, in a header, is three times as long
-	long := w.delivery(strings.Repeat("é", 3500), eventWithText("refused", "x"))
-	must(t, errOf(events.Append(t.Context(), w.gateway, []events.Delivery{long})))
+	long := w.Delivery(w.Source, strings.Repeat("é", 3500), eventWithText("refused", "x"))
+	_, err := events.Append(t.Context(), w.DB.Pool, []events.Delivery{long})
+	must(t, err)
 	evs := w.append(t, w.newObjects(20)...)
-	w.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
+	w.DB.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
 		attempts, due, at, rule_version)
 		SELECT unnest($1::bigint[]), 0, $2, 0, '', '', '', 'failed', 'not today', 1, now() - interval '1 h', now(), 1`,
-		[]int64{evs[3].ID, evs[7].ID, evs[19].ID}, w.source)
+		[]int64{evs[3].ID, evs[7].ID, evs[19].ID}, w.Source)
 	p := w.start(t, processorOptions{})
-	w.awaitAtLeast(t, len(evs), `SELECT count(*) FROM outcomes WHERE status = 'applied'`)
+	w.AwaitAtLeast(t, len(evs), `SELECT count(*) FROM outcomes WHERE status = 'applied'`)
 	if n := p.metric(t, "postern_republisher_events_total", "due"); n < 3 {
 		t.Errorf("%v due failures were published", n)
 	}
 	var outcomes int
-	if w.scan(t, `SELECT count(*) FROM outcomes`, &outcomes); outcomes != len(evs) {
+	if w.Scan(t, `SELECT count(*) FROM outcomes`, &outcomes); outcomes != len(evs) {
 		t.Errorf("%d outcomes: the event that should be rejected was accepted", outcomes)
 	}
 }
@@ -304,4 +307,28 @@ func TestRepublisher_databaseClockStepsBack_publishes(t *testing.T) {
 	w.setClock(t, "-10 min")
 	w.append(t, w.newObjects(5)...)
 	w.awaitOutcomes(t, 10)
+}
+
+// The republisher publishes events of a source that it does not know under the source's name, so
+// that a processor that knows it can apply them.
+func TestRepublisher_sourceAddedLater_publishesUnderItsName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	pass := w.republishPass(t)
+	stored := w.AppendEvents(t, w.AddSource(t, "newer"), w.newObjects(3))
+	must(t, pass(t.Context()))
+	w.consumeWithoutAck(t, len(stored), func(e stream.Event) {
+		if e.Source != "newer" {
+			t.Errorf("event %d was published under source %q", e.ID, e.Source)
+		}
+	})
+}
+
+// republishPass returns the pass function of a processor that does nothing else.
+func (w *world) republishPass(t *testing.T) func(context.Context) error {
+	t.Helper()
+	o := w.options(t, sim.Provider{})
+	quickSettings(&o.Settings)
+	o.Conn, o.Limits = w.connect(t, w.nats.URL), w.limits
+	return processor.RepublishPass(newProcessor(t, o))
 }

@@ -68,21 +68,19 @@ const (
 func (w *world) traceQueries(t *testing.T) *queryTracer {
 	t.Helper()
 	s := &queryTracer{runs: map[string]int{}, rows: map[string][]int64{}}
-	cfg := w.pool.Config()
+	cfg := w.Pool.Config()
 	cfg.ConnConfig.Tracer = s
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	must(t, err)
 	t.Cleanup(pool.Close)
-	w.pool = pool
+	w.Pool = pool
 	return s
 }
 
 // newWorldWithMaxPayload has a server that accepts messages only up to a size.
 func newWorldWithMaxPayload(t *testing.T, maxPayload int32) *world {
 	t.Helper()
-	b := setup(t)
-	w := &world{testBundle: b, nats: testkit.JetStreamMaxPayload(t, maxPayload), limits: stream.DefaultLimits,
-		gateway: b.db.Role(t, "gateway")}
+	w := &world{testBundle: setup(t), nats: testkit.JetStreamMaxPayload(t, maxPayload), limits: stream.DefaultLimits}
 	w.limits.MaxBytes = 256 << 20
 	var err error
 	w.conn, err = stream.Connect(stream.Options{URL: w.nats.URL, Name: t.Name(), Logger: slog.New(slog.DiscardHandler)})
@@ -103,7 +101,7 @@ func eventWithText(name, text string) sim.Event {
 // applyWithoutSending applies events like a process that ends before it publishes the changes.
 func (w *world) applyWithoutSending(t *testing.T, evs []sim.Event) {
 	t.Helper()
-	must(t, w.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, w.append(t, evs...)))
+	must(t, w.processor(t, nil, nil).Apply(t.Context(), events.LiveRun, w.append(t, evs...)))
 }
 
 // changeCount returns the number of messages that the stream of changes has ever accepted.
@@ -186,7 +184,7 @@ func TestResend_stateExpandsBeyondText_isOmitted(t *testing.T) {
 	large := eventWithText("large", "x")
 	evs := append(w.newObjects(20), large)
 	w.applyWithoutSending(t, evs)
-	w.db.Exec(t, `UPDATE objects SET state = (SELECT jsonb_build_object('n', jsonb_agg(('1e' || 6000)::numeric))
+	w.DB.Exec(t, `UPDATE objects SET state = (SELECT jsonb_build_object('n', jsonb_agg(('1e' || 6000)::numeric))
 		FROM generate_series(1, 180000))
 		WHERE object_id = $1`, large.Object)
 	w.start(t, processorOptions{})
@@ -228,7 +226,7 @@ func TestResend_severalRowsNameObject_sendsItOnce(t *testing.T) {
 	w := newWorld(t, nil)
 	s := w.traceQueries(t)
 	w.applyWithoutSending(t, []sim.Event{eventWithText("busy", "x")})
-	w.db.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, created_at)
+	w.DB.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, created_at)
 		SELECT sources, accounts, types, ids, created_at FROM outbox, generate_series(1, 63)`)
 	w.start(t, processorOptions{})
 	w.awaitAllSent(t)
@@ -293,15 +291,15 @@ func TestResend_reconnect_sendsNothingAgain(t *testing.T) {
 func TestAnnounce_allObjects_insertsEachOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.processor(t, sim.Provider{}, nil)
+	p := b.processor(t, nil, nil)
 	var batch []stream.Event
 	for i := range 450 {
-		batch = append(batch, thingEvent(i, fmt.Sprint("n", i)))
+		batch = append(batch, applied.ThingEvent(i, fmt.Sprint("n", i)))
 	}
 	must(t, p.Apply(t.Context(), events.LiveRun, batch))
-	b.db.Exec(t, `TRUNCATE outbox`)
-	operator := b.db.Role(t, "operator")
-	for source, want := range map[int32]int{0: 450, b.source: 450, b.source + 1: 0} {
+	b.DB.Exec(t, `TRUNCATE outbox`)
+	operator := b.DB.Role(t, "operator")
+	for source, want := range map[int32]int{0: 450, b.Source: 450, b.Source + 1: 0} {
 		if n, err := processor.Announce(t.Context(), operator, source, "thing"); err != nil || n != want {
 			t.Errorf("source %d: announced %d, %v, want %d", source, n, err, want)
 		}
@@ -310,41 +308,8 @@ func TestAnnounce_allObjects_insertsEachOnce(t *testing.T) {
 		t.Errorf("announced %d of another type, %v", n, err)
 	}
 	var rows, names int
-	b.scan(t, `SELECT count(DISTINCT id), count(*) FROM outbox, unnest(ids) id WHERE sent_at IS NULL`, &rows, &names)
+	b.Scan(t, `SELECT count(DISTINCT id), count(*) FROM outbox, unnest(ids) id WHERE sent_at IS NULL`, &rows, &names)
 	if rows != 450 || names != 900 {
 		t.Errorf("%d objects named %d times, want 450 twice", rows, names)
 	}
-}
-
-// An event without a final outcome is pending as long as it is in the log. An event that retention
-// has dropped is not.
-func TestCountPending_eventsWithoutFinalOutcome_areCounted(t *testing.T) {
-	t.Parallel()
-	l := applied.New(t)
-	p := l.Applier(t, nil)
-	sample := sim.Provider{}.Samples()[0]
-	ids := l.Append(t, l.Source, []sim.Event{{Object: "obj_1", Body: sample.Body},
-		{Object: "obj_1", Body: sample.Body}})
-	pending := func(want int64, ids ...int64) {
-		t.Helper()
-		if n, err := p.CountPending(t.Context(), ids); err != nil || n != want {
-			t.Errorf("%d of %d are pending (%v), want %d", n, len(ids), err, want)
-		}
-	}
-	awaited := func(want int64, because string, ids ...int64) {
-		t.Helper()
-		if id, reason, err := p.OldestPending(t.Context(), ids); err != nil || id != want || reason != because {
-			t.Errorf("%d is the oldest pending, reason %q (%v), want %d, reason %q", id, reason, err, want, because)
-		}
-	}
-	pending(2, ids[0], ids[1], 7) // 7 is in no partition
-	awaited(min(ids[0], ids[1]), "", ids...)
-	must(t, errOf(p.PublishAndApply(t.Context(), ids[:1])))
-	pending(1, ids...)
-	awaited(ids[1], "", ids...)
-	l.DB.Exec(t, `UPDATE outcomes SET status = 'failed', reason = 'down', due = clock_now()`)
-	pending(2, ids...)
-	awaited(ids[0], "down", ids...)
-	pending(0, 7)
-	awaited(0, "", 7)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -45,7 +44,7 @@ func TestProcessor_redeliveredWhileInProgress_appliesOnce(t *testing.T) {
 	w.awaitOutcomes(t, 20)
 	w.awaitDrained(t)
 	var grown, applied int
-	w.scan(t, `SELECT (SELECT count(*) FROM objects WHERE revision <> 1), (SELECT count(*) FROM outcomes
+	w.Scan(t, `SELECT (SELECT count(*) FROM objects WHERE revision <> 1), (SELECT count(*) FROM outcomes
 		WHERE status = 'applied' AND attempts = 1)`, &grown, &applied)
 	if grown != 0 || applied != 20 {
 		t.Errorf("%d objects changed twice, %d events applied once, want 0 and 20", grown, applied)
@@ -77,7 +76,7 @@ func TestProcessor_crashBeforeAck_keepsCommittedOutcomes(t *testing.T) {
 	evs := w.append(t, w.newObjects(40)...)
 	last := evs[19].ID
 	w.publish(t, evs...)
-	crashed := w.processor(t, sim.Provider{}, nil)
+	crashed := w.processor(t, nil, nil)
 	w.consumeWithoutAck(t, 40, func(e stream.Event) {
 		if e.ID > last {
 			return // a crash before the commit of this one
@@ -87,11 +86,11 @@ func TestProcessor_crashBeforeAck_keepsCommittedOutcomes(t *testing.T) {
 		}
 	})
 	const committedSQL = `SELECT o::text FROM outcomes o WHERE event_id <= $1 ORDER BY event_id`
-	before := w.db.QueryStrings(t, committedSQL, last)
+	before := w.DB.QueryStrings(t, committedSQL, last)
 	w.start(t, processorOptions{tune: noBackgroundWork})
 	w.awaitOutcomes(t, 40)
 	w.awaitDrained(t)
-	equal(t, "committed outcomes", before, w.db.QueryStrings(t, committedSQL, last))
+	equal(t, "committed outcomes", before, w.DB.QueryStrings(t, committedSQL, last))
 }
 
 // While the database is unavailable, messages in progress are requeued. After its return all are
@@ -103,7 +102,7 @@ func TestProcessor_databaseUnavailable_requeuesAndAppliesLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, nil)
-			proxy := testkit.Proxy(t, w.db.URL)
+			proxy := testkit.Proxy(t, w.DB.URL)
 			p := w.start(t, processorOptions{database: proxy.URL, tune: func(s *processor.Settings) {
 				noBackgroundWork(s)
 				s.ApplyTimeout, s.Batch = 500*time.Millisecond, 20
@@ -117,7 +116,7 @@ func TestProcessor_databaseUnavailable_requeuesAndAppliesLater(t *testing.T) {
 			w.awaitOutcomes(t, 400)
 			w.awaitDrained(t)
 			var lostAttempts int
-			if w.scan(t, `SELECT count(*) FROM outcomes WHERE attempts <> 1`, &lostAttempts); lostAttempts > 0 {
+			if w.Scan(t, `SELECT count(*) FROM outcomes WHERE attempts <> 1`, &lostAttempts); lostAttempts > 0 {
 				t.Errorf("%d events lost attempts", lostAttempts)
 			}
 		})
@@ -129,7 +128,7 @@ func TestProcessor_databaseUnavailable_requeuesAndAppliesLater(t *testing.T) {
 func TestProcessor_ownDatabaseLost_otherProcessorApplies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(l *stream.Limits) { l.AckWait = 10 * time.Minute })
-	proxy := testkit.Proxy(t, w.db.URL)
+	proxy := testkit.Proxy(t, w.DB.URL)
 	w.start(t, processorOptions{id: "/cut off", database: proxy.URL, tune: noBackgroundWork})
 	w.publish(t, w.append(t, w.newObjects(100)...)...)
 	w.awaitOutcomes(t, 100)
@@ -147,17 +146,17 @@ func TestProcessor_stop_requeuesTheRest(t *testing.T) {
 	w := newWorld(t, func(l *stream.Limits) { l.AckWait = 10 * time.Minute })
 	evs := w.append(t, w.newObjects(500)...)
 	w.publish(t, evs...)
-	locks, err := w.db.Pool.Begin(t.Context())
+	locks, err := w.DB.Pool.Begin(t.Context())
 	must(t, err)
 	for _, e := range evs { // applying waits for these objects
-		key := versioning.ObjectKey(w.source, "", "thing", objectID(t, e))
+		key := versioning.ObjectKey(w.Source, "", "thing", objectID(t, e))
 		execSQL(t, locks, `SELECT pg_advisory_xact_lock($1)`, key)
 	}
 	p := w.start(t, processorOptions{id: "/stops", tune: func(s *processor.Settings) {
 		noBackgroundWork(s)
 		s.Batch, s.StopTimeout = 20, 200*time.Millisecond
 	}})
-	w.awaitAtLeast(t, 2,
+	w.AwaitAtLeast(t, 2,
 		`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid
 			FROM pg_database WHERE datname = current_database())`)
 	p.stop(t)
@@ -187,38 +186,6 @@ func TestWorkers_messageAfterEnd_isNotProcessed(t *testing.T) {
 	}
 }
 
-// While a source is swapped, its live events wait. This is an infrastructure failure and counts no
-// attempt.
-func TestApply_duringSwap_countsNoAttempt(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	p := b.processor(t, sim.Provider{}, func(s *processor.Settings) { s.ApplyTimeout = 300 * time.Millisecond })
-	h := sim.Generate(rand.New(rand.NewPCG(1, 1)), providerKinds["event time"])
-	tx := openTx(t, b.db.Pool, `SELECT pg_advisory_xact_lock($1, $2)`, versioning.SourceLock, b.source)
-	first, second := message(0, h.Events[0]), message(1, h.Events[1])
-	if err := p.Apply(t.Context(), events.LiveRun, []stream.Event{first}); !errors.Is(err, events.ErrUnavailable) {
-		t.Errorf("during a swap: %v", err)
-	}
-	if err := p.ApplySingle(t.Context(), events.LiveRun, second); !errors.Is(err, events.ErrUnavailable) {
-		t.Errorf("as a single event during a swap: %v", err)
-	}
-	must(t, tx.Rollback(t.Context()))
-	for _, apply := range []func() error{
-		func() error { return p.Apply(t.Context(), events.LiveRun, []stream.Event{first}) },
-		func() error { return p.ApplySingle(t.Context(), events.LiveRun, second) },
-	} {
-		if err := apply(); err != nil {
-			t.Error(err)
-		}
-	}
-	var outcomes, attempts int
-	b.scan(t, `SELECT count(*) FROM outcomes WHERE status <> 'failed'`, &outcomes)
-	b.scan(t, `SELECT max(attempts) FROM outcomes`, &attempts)
-	if outcomes != 2 || attempts != 1 {
-		t.Errorf("%d outcomes, after %d attempts", outcomes, attempts)
-	}
-}
-
 // While one source is swapped, events of other sources are applied, even from the same batches.
 // Events of the swapped source are requeued any number of times, without an attempt and without
 // becoming suspicious. The database does not count as unavailable.
@@ -226,33 +193,21 @@ func TestProcessor_swapOfOneSource_appliesOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	l := w.start(t, processorOptions{tune: func(s *processor.Settings) { noBackgroundWork(s); s.Workers = 2 }})
-	swapped, sources := w.source, map[string]apply.Source{}
-	known, err := events.RegisterSources(t.Context(), w.pool, map[string]string{"other": "sim", "third": "sim"})
-	must(t, err)
-	for _, name := range []string{"sim", "other", "third"} {
-		number := known.Number[name]
-		if name == "sim" {
-			number = swapped
-		}
-		sources[name] = source(name, number)
-	}
+	w.AddSource(t, "other")
+	w.AddSource(t, "third")
+	sources := w.Sources
 	l.Replace(sources)
 	eventsOf := func(name string, n int) []stream.Event {
-		w.source = sources[name].Number
-		evs := w.append(t, w.newObjects(n)...)
-		for i := range evs {
-			evs[i].Source = name
-		}
-		return evs
+		return w.AppendEvents(t, sources[name].Number, w.newObjects(n))
 	}
-	tx, err := w.db.Pool.Begin(t.Context())
+	tx, err := w.DB.Pool.Begin(t.Context())
 	must(t, err)
 	for _, name := range []string{"sim", "third"} {
 		execSQL(t, tx, `SELECT pg_advisory_xact_lock($1, $2)`, versioning.SourceLock, sources[name].Number)
 	}
 	waiting := append(eventsOf("sim", 20), eventsOf("third", 5)...)
 	all := append(append([]stream.Event{}, waiting[:12]...), eventsOf("other", 20)...)
-	mixed := w.processor(t, sim.Provider{}, nil)
+	mixed := w.processor(t, nil, nil)
 	mixed.Replace(sources)
 	var swapErr *apply.SwapError
 	if err := mixed.Apply(t.Context(), events.LiveRun, append(eventsOf("other", 3), waiting[10:]...)); !errors.As(err,
@@ -275,32 +230,9 @@ func (w *world) awaitCount(t *testing.T, sql string, want int) {
 	t.Helper()
 	testkit.Eventually(t, maxWait, func() error {
 		var n int
-		if w.scan(t, sql, &n); n != want {
+		if w.Scan(t, sql, &n); n != want {
 			return fmt.Errorf("%s: %d, want %d", sql, n, want)
 		}
 		return nil
 	})
-}
-
-// The server ends a session that hangs in a transaction with an object's lock. The events of the
-// object are then applied.
-func TestApply_frozenSession_losesItsLocks(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	frozen, err := b.pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = frozen.Rollback(t.Context()) }()
-	var limit string
-	if err := frozen.QueryRow(t.Context(), `SHOW idle_in_transaction_session_timeout`).Scan(&limit); err != nil ||
-		limit != "15s" {
-		t.Fatalf("a processor's session may stay idle in a transaction for %q (%v)", limit, err)
-	}
-	// The same with a limit that is short enough for a test.
-	execSQL(t, frozen, `SET LOCAL idle_in_transaction_session_timeout = '200ms'`)
-	execSQL(t, frozen, `SELECT pg_advisory_xact_lock($1)`, versioning.ObjectKey(b.source, "", "thing", "obj_e"))
-	e := thingEvent(0, "e")
-	must(t, b.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, []stream.Event{e}))
-	if status, _, _ := b.outcomeOf(t, e.ID); status != "applied" {
-		t.Errorf("after a frozen session: %s", status)
-	}
 }

@@ -11,40 +11,34 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// maxWait is how long a test waits for an expected result. It is no measure of speed.
-const maxWait = 3 * time.Minute
+const maxWait = applied.MaxWait
 
 // world is a database with a stream and running processors.
 type world struct {
 	*testBundle
-	nats    *testkit.Server
-	limits  stream.Limits
-	gateway *pgxpool.Pool
+	nats   *testkit.Server
+	limits stream.Limits
 	// conn publishes as a gateway does.
 	conn *stream.Conn
-	keys int
-	// origin is the origin of appended events, by default webhook.
-	origin string
+	// appended is the number of events that the test has appended.
+	appended int
 }
 
 func newWorld(t *testing.T, tune func(*stream.Limits)) *world {
 	t.Helper()
-	b := setup(t)
-	w := &world{testBundle: b, nats: testkit.JetStream(t), limits: stream.DefaultLimits,
-		gateway: b.db.Role(t, "gateway")}
+	w := &world{testBundle: setup(t), nats: testkit.JetStream(t), limits: stream.DefaultLimits}
 	w.limits.MaxBytes = 256 << 20
 	if tune != nil {
 		tune(&w.limits)
@@ -136,7 +130,14 @@ func (l *live) stop(t *testing.T) {
 // metric returns the value of a counter or gauge, for one label if there are labels.
 func (l *live) metric(t *testing.T, name, label string) float64 {
 	t.Helper()
-	families, err := l.registry.Gather()
+	return metricValue(t, l.registry, name, label)
+}
+
+// metricValue returns the value of a counter or gauge in a registry, for one label if there are
+// labels.
+func metricValue(t *testing.T, registry *prometheus.Registry, name, label string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
 	must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
@@ -157,7 +158,7 @@ func (l *live) republished(t *testing.T) int {
 
 // newObjects returns n events, each of a new object.
 func (w *world) newObjects(n int) []sim.Event {
-	h := sim.Generate(rand.New(rand.NewPCG(uint64(w.keys), 9)), sim.Options{Objects: n, Changes: 1, Contents: 3,
+	h := sim.Generate(rand.New(rand.NewPCG(uint64(w.appended), 9)), sim.Options{Objects: n, Changes: 1, Contents: 3,
 		Unit: 1, Gap: 10})
 	return h.Events
 }
@@ -165,29 +166,8 @@ func (w *world) newObjects(n int) []sim.Event {
 // append stores events under new keys and returns them in the form of the stream.
 func (w *world) append(t *testing.T, evs ...sim.Event) []stream.Event {
 	t.Helper()
-	ds := make([]events.Delivery, len(evs))
-	out := make([]stream.Event, len(evs))
-	for i, e := range evs {
-		w.keys++
-		out[i] = message(0, e)
-		out[i].Key, out[i].ObjectType, out[i].ObjectID = fmt.Sprint("k", w.keys), "thing", e.Object
-		ds[i] = w.delivery(out[i].Key, e)
-	}
-	for from := 0; from < len(ds); from += 500 {
-		receipts, err := events.Append(t.Context(), w.gateway, ds[from:min(from+500, len(ds))])
-		must(t, err)
-		for i, r := range receipts {
-			out[from+i].ID = r[0].ID
-		}
-	}
-	return out
-}
-
-func (w *world) delivery(key string, e sim.Event) events.Delivery {
-	return events.Delivery{Source: w.source, ReceivedAt: e.ReceivedAt, Origin: cmp.Or(w.origin, events.OriginWebhook),
-		Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
-		Events: []provider.Event{{Key: key, Type: "thing", ObjectType: "thing", ObjectID: e.Object,
-			Fingerprint: provider.BodyFingerprint(e.Body)}}}
+	w.appended += len(evs)
+	return w.AppendEvents(t, w.Source, evs)
 }
 
 // publish publishes each event to the stream once.
@@ -203,9 +183,9 @@ func (w *world) publish(t *testing.T, evs ...stream.Event) {
 // awaitOutcomes waits until n live events have a final outcome.
 func (w *world) awaitOutcomes(t *testing.T, n int) {
 	t.Helper()
-	w.awaitAtLeast(t, n, `SELECT count(*) FROM outcomes WHERE status <> 'failed' AND run = 0`)
+	w.AwaitAtLeast(t, n, `SELECT count(*) FROM outcomes WHERE status <> 'failed' AND run = 0`)
 	var got, events int
-	w.scan(t, `SELECT (SELECT count(*) FROM outcomes), (SELECT count(*) FROM events)`, &got, &events)
+	w.Scan(t, `SELECT (SELECT count(*) FROM outcomes), (SELECT count(*) FROM events)`, &got, &events)
 	if got != n || events != n {
 		t.Errorf("%d outcomes of %d events, want %d", got, events, n)
 	}
@@ -282,7 +262,7 @@ func (w *world) awaitPasses(t *testing.T, n int) {
 	var last time.Time
 	testkit.Eventually(t, maxWait, func() error {
 		var at *time.Time
-		w.scan(t, `SELECT max(updated_at) FROM checkpoints WHERE job = 'republisher'`, &at)
+		w.Scan(t, `SELECT max(updated_at) FROM checkpoints WHERE job = 'republisher'`, &at)
 		if at == nil {
 			return errors.New("no republisher yet")
 		}
@@ -300,7 +280,7 @@ func (w *world) awaitPasses(t *testing.T, n int) {
 // setClock shifts the database's clock by an interval.
 func (w *world) setClock(t *testing.T, off string) {
 	t.Helper()
-	w.db.Exec(t,
+	w.DB.Exec(t,
 		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
 			'SELECT clock_timestamp() + interval ''`+off+`'''`)
 }
@@ -311,18 +291,6 @@ func (l *live) awaitMetric(t *testing.T, name, label string, least float64) {
 	testkit.Eventually(t, maxWait, func() error {
 		if n := l.metric(t, name, label); n < least {
 			return fmt.Errorf("%s is %v, want %v", name, n, least)
-		}
-		return nil
-	})
-}
-
-// awaitAtLeast waits until a query counts at least a number.
-func (b *testBundle) awaitAtLeast(t *testing.T, least int, sql string) {
-	t.Helper()
-	testkit.Eventually(t, maxWait, func() error {
-		var n int
-		if b.scan(t, sql, &n); n < least {
-			return fmt.Errorf("%s: %d, want %d", sql, n, least)
 		}
 		return nil
 	})

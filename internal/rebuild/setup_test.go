@@ -56,7 +56,7 @@ type testBundle struct {
 func setup(t *testing.T) *testBundle {
 	t.Helper()
 	l := applied.New(t)
-	l.BackOff = []time.Duration{time.Hour}
+	l.Settings.BackOff = []time.Duration{time.Hour}
 	return &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source, sources: l.Sources}
 }
 

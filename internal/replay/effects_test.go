@@ -113,7 +113,7 @@ func TestRetry_ofReplay_hasItsMode(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[replay.Mode][]string{replay.State: {}, replay.Missing: keysAppliedLive(t)} {
 		b := logNotApplied(t)
-		b.log.BackOff = []time.Duration{time.Hour}
+		b.log.Settings.BackOff = []time.Duration{time.Hour}
 		stop := b.startWithRule(t, "broken", failingProvider{})
 		run := b.awaitRun(t, b.request(t, replay.Params{Mode: mode}), done).ID
 		stop()

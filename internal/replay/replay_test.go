@@ -43,7 +43,7 @@ func setup(t *testing.T, seed uint64, objects int) *testBundle {
 func setupOf(t *testing.T, seed uint64, like sim.Options) *testBundle {
 	t.Helper()
 	l := applied.New(t)
-	l.BackOff = []time.Duration{time.Hour}
+	l.Settings.BackOff = []time.Duration{time.Hour}
 	b := &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source}
 	h := sim.Generate(rand.New(rand.NewPCG(seed, 1)), like)
 	rand.New(rand.NewPCG(seed, 3)).Shuffle(len(h.Events), func(i, j int) {

@@ -85,7 +85,7 @@ func newWorld(t *testing.T, seed uint64, honours bool) *world {
 	for i, id := range w.ids {
 		w.bodies[id] = h.Events[i].Body
 	}
-	w.log.BackOff = []time.Duration{10 * time.Millisecond}
+	w.log.Settings.BackOff = []time.Duration{10 * time.Millisecond}
 	for n := range 2 {
 		p := w.applier(neverCrashes())
 		w.replays = append(w.replays, p)

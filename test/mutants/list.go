@@ -4,6 +4,6 @@ import "slices"
 
 // mutants returns all mutants, part by part.
 func mutants() []mutant {
-	return slices.Concat(versioningMutants(), eventMutants(), ingestMutants(), signatureMutants(), processorMutants(),
-		reconcileMutants(), replayMutants(), redactionMutants(), adminMutants())
+	return slices.Concat(versioningMutants(), eventMutants(), ingestMutants(), signatureMutants(), applyMutants(),
+		processorMutants(), reconcileMutants(), replayMutants(), redactionMutants(), adminMutants())
 }

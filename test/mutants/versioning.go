@@ -52,9 +52,9 @@ func versioningMutants() []mutant {
 			"greatestOpen(set)\n}", "end, ok := chain(set)\nif !ok {\nend = set[len(set)-1].State.Hash\n}"),
 		one("applies events received before an operator's overwrite",
 			"if in.Received < row.OverwrittenAt {", "if in.Received < 0 {"),
-		in("internal/processor Save|Apply", one("overwrites a row that another process has written meanwhile",
+		in("internal/apply Save|Apply", one("overwrites a row that another process has written meanwhile",
 			"AND excluded.created_at = o.updated_at\n", "\n")),
-		in("internal/processor "+
+		in("internal/apply "+
 			"Apply_ambiguityEnds_keepsLateEventRequest|Apply_refetch_endsAmbiguity|Metrics_ambiguities_equalTheMirror",
 			one("counts no revision when an object becomes ambiguous",
 				"OR o.ambiguous <> excluded.ambiguous\n", "\n")),

@@ -1,5 +1,5 @@
-// Package applied makes a log of simulated events that a processor has applied. Tests of the
-// packages that work on such a log use it.
+// Package applied makes logs of simulated events and applies them without a stream. The tests of
+// apply and of the processor use it, and those of the packages that work on events and objects.
 package applied
 
 import (
@@ -17,6 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
@@ -33,8 +34,10 @@ type Log struct {
 	Source int32
 	// Sources are all sources by name, as a processor uses them.
 	Sources map[string]apply.Source
-	// BackOff are the waits between attempts. Nil means the defaults.
-	BackOff []time.Duration
+	// Settings are those of appliers that are made from now on, at first the shipped ones.
+	Settings apply.Settings
+	// Origin is the origin of events that are appended from now on, at first webhook.
+	Origin string
 
 	keys int
 }
@@ -42,7 +45,8 @@ type Log struct {
 // New makes a log without events.
 func New(t testing.TB) *Log {
 	t.Helper()
-	l := &Log{DB: testkit.Database(t), Sources: map[string]apply.Source{}}
+	l := &Log{DB: testkit.Database(t), Sources: map[string]apply.Source{}, Settings: apply.DefaultSettings,
+		Origin: events.OriginWebhook}
 	l.Pool, l.OperatorPool = l.DB.Role(t, "processor"), l.DB.Role(t, "operator")
 	l.Source = l.AddSource(t, SourceName)
 	return l
@@ -63,24 +67,44 @@ func (l *Log) AddSource(t testing.TB, name string) int32 {
 // Append stores events of a source under new keys and returns their ids.
 func (l *Log) Append(t testing.TB, source int32, evs []sim.Event) (ids []int64) {
 	t.Helper()
+	for _, e := range l.AppendEvents(t, source, evs) {
+		ids = append(ids, e.ID)
+	}
+	return ids
+}
+
+// AppendEvents stores events of a source under new keys and returns them in the form of the stream.
+func (l *Log) AppendEvents(t testing.TB, source int32, evs []sim.Event) (stored []stream.Event) {
+	t.Helper()
+	names := map[int32]string{}
+	for name, s := range l.Sources {
+		names[s.Number] = name
+	}
 	for chunk := range slices.Chunk(evs, 100) {
 		ds := make([]events.Delivery, len(chunk))
 		for i, e := range chunk {
 			l.keys++
-			ds[i] = events.Delivery{Source: source, ReceivedAt: e.ReceivedAt, Origin: events.OriginWebhook,
-				Headers: []byte(`{}`), Verification: []byte(`{}`), Body: e.Body,
-				Events: []provider.Event{{Key: fmt.Sprint("k", l.keys), Type: "thing", ObjectType: "thing",
-					ObjectID: e.Object, Fingerprint: provider.BodyFingerprint(e.Body)}}}
+			ds[i] = l.Delivery(source, fmt.Sprint("k", l.keys), e)
 		}
 		receipts, err := events.Append(t.Context(), l.DB.Pool, ds)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, r := range receipts {
-			ids = append(ids, r[0].ID)
+		for i, e := range chunk {
+			m := Message(0, e)
+			m.Source, m.ID, m.Key, m.Origin = names[source], receipts[i][0].ID, ds[i].Events[0].Key, l.Origin
+			m.ObjectType, m.ObjectID = "thing", e.Object
+			stored = append(stored, m)
 		}
 	}
-	return ids
+	return stored
+}
+
+// Delivery returns the delivery of an event under a key.
+func (l *Log) Delivery(source int32, key string, e sim.Event) events.Delivery {
+	return events.Delivery{Source: source, ReceivedAt: e.ReceivedAt, Origin: l.Origin, Headers: []byte(`{}`),
+		Verification: []byte(`{}`), Body: e.Body, Events: []provider.Event{{Key: key, Type: "thing",
+			ObjectType: "thing", ObjectID: e.Object, Fingerprint: provider.BodyFingerprint(e.Body)}}}
 }
 
 // AppendDeliveries appends deliveries to a source as a gateway does, one after the other. It
@@ -116,10 +140,9 @@ func AppendAndApply(t testing.TB, gateway *pgxpool.Pool, p *apply.Applier, s app
 	Apply(t, p, 0, ids)
 }
 
-// Applier makes an applier; a test may make several. It gets the named sources, or all sources
-// without names. A non-nil reader replaces the provider of each source.
-func (l *Log) Applier(t testing.TB, reader provider.Provider, names ...string) *apply.Applier {
-	t.Helper()
+// Options returns the options of an applier. It gets the named sources, or all sources without
+// names. A non-nil reader replaces the provider of each source.
+func (l *Log) Options(reader provider.Provider, names ...string) apply.Options {
 	sources := map[string]apply.Source{}
 	for name, s := range l.Sources {
 		if reader != nil {
@@ -129,16 +152,28 @@ func (l *Log) Applier(t testing.TB, reader provider.Provider, names ...string) *
 			sources[name] = s
 		}
 	}
-	s := apply.DefaultSettings
-	if l.BackOff != nil {
-		s.BackOff = l.BackOff
-	}
-	p, err := apply.New(apply.Options{Pool: l.Pool, Settings: s,
-		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: sources})
+	return apply.Options{Pool: l.Pool, Settings: l.Settings, Logger: slog.New(slog.DiscardHandler),
+		Metrics: prometheus.NewRegistry(), Sources: sources}
+}
+
+// Applier makes an applier with such options; a test may make several.
+func (l *Log) Applier(t testing.TB, reader provider.Provider, names ...string) *apply.Applier {
+	t.Helper()
+	a, err := apply.New(l.Options(reader, names...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return a
+}
+
+// RefetchingSources returns the sources with an API that reads the objects with some ids.
+func (l *Log) RefetchingSources(reads func(id string) bool) map[string]apply.Source {
+	all := map[string]apply.Source{}
+	for name, s := range l.Sources {
+		s.LateEventGrace, s.ReadsByID = time.Minute, func(_, _, id string) bool { return reads(id) }
+		all[name] = s
+	}
+	return all
 }
 
 // Apply has a processor apply stored events under a run; 0 is live.

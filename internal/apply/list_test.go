@@ -1,4 +1,4 @@
-package processor_test
+package apply_test
 
 import (
 	"context"
@@ -47,9 +47,9 @@ func eventSeconds(found []events.Outcome) string {
 func TestListOutcomes_filters_selectOutcomes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	operator := b.db.Role(t, "operator")
-	insertOutcomes(t, b.db, 0, 12)
-	insertOutcomes(t, b.db, 3, 2)
+	operator := b.DB.Role(t, "operator")
+	insertOutcomes(t, b.DB, 0, 12)
+	insertOutcomes(t, b.DB, 3, 2)
 	a, live := "a", int64(0)
 	for name, tc := range map[string]struct {
 		f    apply.OutcomeFilter
@@ -68,8 +68,8 @@ func TestListOutcomes_filters_selectOutcomes(t *testing.T) {
 		"zero is not an object": {apply.OutcomeFilter{Objects: []int64{0}}, ""},
 		"event": {apply.OutcomeFilter{Event: events.FirstID(firstDay.Add(2 * time.Second))},
 			"2/3 2"},
-		"source":         {apply.OutcomeFilter{Source: b.source, Status: "dead"}, "10"},
-		"another source": {apply.OutcomeFilter{Source: b.source + 1}, ""},
+		"source":         {apply.OutcomeFilter{Source: b.Source, Status: "dead"}, "10"},
+		"another source": {apply.OutcomeFilter{Source: b.Source + 1}, ""},
 		"since and until": {apply.OutcomeFilter{Since: firstDay.Add(4 * time.Second),
 			Until: firstDay.Add(6 * time.Second)}, "5 4"},
 		"before all events":   {apply.OutcomeFilter{Until: firstDay}, ""},
@@ -98,13 +98,13 @@ func allPages(t *testing.T, db *testkit.DB, f apply.OutcomeFilter, limit int) (f
 func TestListOutcomes_pages_coverEverythingOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	insertOutcomes(t, b.db, 0, 30)
-	insertOutcomes(t, b.db, 1, 20)
+	insertOutcomes(t, b.DB, 0, 30)
+	insertOutcomes(t, b.DB, 1, 20)
 	for name, f := range map[string]apply.OutcomeFilter{"all": {}, "object": {Objects: []int64{1, 2}},
 		"dead": {Status: "dead"}} {
-		all, _ := allPages(t, b.db, f, 1000)
+		all, _ := allPages(t, b.DB, f, 1000)
 		for _, limit := range []int{1, 3, 7} {
-			parts, _ := allPages(t, b.db, f, limit)
+			parts, _ := allPages(t, b.DB, f, limit)
 			if diff := cmp.Diff(eventSeconds(all), eventSeconds(parts)); diff != "" {
 				t.Errorf("%s by %d: %s", name, limit, diff)
 			}
@@ -115,16 +115,16 @@ func TestListOutcomes_pages_coverEverythingOnce(t *testing.T) {
 func TestListOutcomes_sparseFilter_returnsShortPages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	insertOutcomes(t, b.db, 0, 25_000)
+	insertOutcomes(t, b.DB, 0, 25_000)
 	for name, f := range map[string]apply.OutcomeFilter{
 		"all": {ObjectType: "none"}, "object": {Objects: []int64{1, 2}, Status: "stale"},
 	} {
 		want := map[string]int{"all": 3, "object": 2}[name]
-		if found, pages := allPages(t, b.db, f, 0); len(found) != 0 || pages != want {
+		if found, pages := allPages(t, b.DB, f, 0); len(found) != 0 || pages != want {
 			t.Errorf("%s: %d outcomes on %d pages, want none on %d", name, len(found), pages, want)
 		}
 	}
-	if _, err := apply.ListOutcomes(t.Context(), b.db.Pool, apply.OutcomeFilter{}, events.MakeCursor(1),
+	if _, err := apply.ListOutcomes(t.Context(), b.DB.Pool, apply.OutcomeFilter{}, events.MakeCursor(1),
 		0); !errors.Is(err, events.ErrInvalid) {
 		t.Errorf("a cursor of another list: %v", err)
 	}

@@ -1,4 +1,4 @@
-package processor_test
+package apply_test
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -112,25 +112,24 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			p := b.processor(t, sim.Provider{}, nil)
+			p := b.Applier(t, nil)
 			if !c.noAPI {
-				p.Replace(map[string]apply.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"},
-					Provider: sim.Provider{}, LateEventGrace: time.Minute,
-					ReadsByID: func(_, _, id string) bool {
-						return id != "obj_3"
-					}, Locates: func(_, objectType string) bool { return c.located && objectType == "thing" }}})
+				sources := b.RefetchingSources(func(id string) bool { return id != "obj_3" })
+				s := sources[applied.SourceName]
+				s.Locates = func(_, objectType string) bool { return c.located && objectType == "thing" }
+				p.Replace(map[string]apply.Source{applied.SourceName: s})
 			}
 			applyBatch(t, p, []stream.Event{stateEvent(1, "obj_1", "A", 5)})
 			switch c.watermark {
 			case "scan", "ended":
-				b.db.Exec(t, openScanSQL, b.source, at(100), c.watermark == "ended")
+				b.DB.Exec(t, openScanSQL, b.Source, at(100), c.watermark == "ended")
 			default:
-				b.db.Exec(t, completeUntilSQL, b.source, c.watermark, at(100)+500_000)
+				b.DB.Exec(t, completeUntilSQL, b.Source, c.watermark, at(100)+500_000)
 			}
 			for some := range slices.Chunk(c.events, map[bool]int{false: 9, true: 1}[c.separately]) {
 				applyBatch(t, p, some)
 			}
-			got := b.db.QueryStrings(t, `SELECT object_id || ' ' || reason || ' ' || (due - requested_at)::text
+			got := b.DB.QueryStrings(t, `SELECT object_id || ' ' || reason || ' ' || (due - requested_at)::text
 				FROM refetch_requests`)
 			if len(got) != c.want || c.want == 1 && got[0][5:] != " an event came late 00:01:00" {
 				t.Errorf("requests %q, want %d", got, c.want)
@@ -143,7 +142,7 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 				applyBatch(t, p, []stream.Event{refetchEvent(t, 50+i, o, "A", 110)})
 				applyBatch(t, p, []stream.Event{stateEvent(60+i, o, "Z", 30)})
 			}
-			if left := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests`); len(left) > 0 {
+			if left := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests`); len(left) > 0 {
 				t.Errorf("after a refetch %q remain", left)
 			}
 		})
@@ -232,19 +231,19 @@ func TestApply_objectVersion_isLateByItsTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			p := b.refetchingProcessor(t, anyID)
+			p := b.refetchingApplier(t, anyID)
 			if c.first.version != 0 {
 				c.first.n = 1
 				applyBatch(t, p, []stream.Event{c.first.event("obj_1")})
 			}
-			b.db.Exec(t, completeUntilSQL, b.source, "type thing", at(100))
+			b.DB.Exec(t, completeUntilSQL, b.Source, "type thing", at(100))
 			c.events.n = 2
 			applyBatch(t, p, []stream.Event{c.events.event("obj_1")})
-			if got := b.db.QueryStrings(t, `SELECT o.state ->> 'state' FROM objects o`); !slices.Equal(got,
+			if got := b.DB.QueryStrings(t, `SELECT o.state ->> 'state' FROM objects o`); !slices.Equal(got,
 				[]string{"B"}) {
 				t.Errorf("the object is %q", got)
 			}
-			if got := b.db.QueryStrings(t, `SELECT object_id || ' ' || reason FROM refetch_requests`); len(
+			if got := b.DB.QueryStrings(t, `SELECT object_id || ' ' || reason FROM refetch_requests`); len(
 				got) != c.want {
 				t.Errorf("requests %q, want %d", got, c.want)
 			}
@@ -252,13 +251,13 @@ func TestApply_objectVersion_isLateByItsTime(t *testing.T) {
 	}
 }
 
-// processorOfCompleteType returns a processor whose API reads all objects. An object has had a
+// applierOfCompleteType returns an applier whose API reads all objects. An object has had a
 // state, and its type is complete since.
-func (b *testBundle) processorOfCompleteType(t *testing.T) *processor.Processor {
+func (b *testBundle) applierOfCompleteType(t *testing.T) *apply.Applier {
 	t.Helper()
-	p := b.refetchingProcessor(t, anyID)
+	p := b.refetchingApplier(t, anyID)
 	applyBatch(t, p, []stream.Event{stateEvent(1, "obj_1", "A", 5)})
-	b.db.Exec(t, completeUntilSQL, b.source, "type thing", sim.Start+100*1_000_000)
+	b.DB.Exec(t, completeUntilSQL, b.Source, "type thing", sim.Start+100*1_000_000)
 	return p
 }
 
@@ -267,17 +266,17 @@ func (b *testBundle) processorOfCompleteType(t *testing.T) *processor.Processor 
 func TestApply_ambiguityEnds_keepsLateEventRequest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.processorOfCompleteType(t)
+	p := b.applierOfCompleteType(t)
 	applyBatch(t, p, []stream.Event{stateEvent(2, "obj_1", "B", 10), stateEvent(3, "obj_1", "C", 10)})
-	shown := b.db.QueryStrings(t, `SELECT state ->> 'state' FROM objects WHERE refetch_after <> 0`)
+	shown := b.DB.QueryStrings(t, `SELECT state ->> 'state' FROM objects WHERE refetch_after <> 0`)
 	if len(shown) != 1 {
 		t.Fatal("no refetch is pending")
 	}
 	applyBatch(t, p, []stream.Event{stateEvent(4, "obj_1", shown[0], 12)})
-	if pending := b.db.QueryStrings(t, `SELECT object_id FROM objects WHERE refetch_after <> 0`); len(pending) > 0 {
+	if pending := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE refetch_after <> 0`); len(pending) > 0 {
 		t.Fatalf("%q are ambiguous", pending)
 	}
-	if requests := b.db.QueryStrings(t,
+	if requests := b.DB.QueryStrings(t,
 		`SELECT reason FROM refetch_requests WHERE missed_changes IS NOT NULL`); !slices.Equal(requests,
 		[]string{"an event came late"}) {
 		t.Errorf("requests %q", requests)
@@ -288,13 +287,13 @@ func TestApply_ambiguityEnds_keepsLateEventRequest(t *testing.T) {
 func TestApply_lateEvent_resumesSuspendedRequest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.processorOfCompleteType(t)
-	b.db.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
+	p := b.applierOfCompleteType(t)
+	b.DB.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
 		start_after, error)
 		SELECT source, account, object_type, object_id, 'a change does not fit', now(), 'infinity', 0, 'not whole'
 			FROM objects`)
 	applyBatch(t, p, []stream.Event{stateEvent(2, "obj_1", "B", 10)})
-	if requests := b.db.QueryStrings(t,
+	if requests := b.DB.QueryStrings(t,
 		`SELECT reason FROM refetch_requests WHERE missed_changes IS NOT NULL AND due < 'infinity'`); !slices.Equal(
 		requests, []string{"an event came late"}) {
 		t.Errorf("requests %q", requests)
@@ -306,10 +305,20 @@ func TestApply_lateEvent_resumesSuspendedRequest(t *testing.T) {
 var busyObjects = sim.Options{Objects: 1000, Changes: 8, Contents: 1000, Unit: 1000, Gap: 700_000, ChangeSets: 100,
 	MaxDelay: 1_000_000}
 
-// refetchingAllButOne is a processor whose API reads all objects except one.
-func (b *testBundle) refetchingAllButOne(t *testing.T) *processor.Processor {
+// refetchingApplier is an applier whose API reads the objects with some ids.
+func (b *testBundle) refetchingApplier(t *testing.T, canRead func(id string) bool) *apply.Applier {
 	t.Helper()
-	return b.refetchingProcessor(t, func(id string) bool { return id != "obj_1000" })
+	p := b.Applier(t, nil)
+	p.Replace(b.RefetchingSources(canRead))
+	return p
+}
+
+func anyID(string) bool { return true }
+
+// refetchingAllButOne is an applier whose API reads all objects except one.
+func (b *testBundle) refetchingAllButOne(t *testing.T) *apply.Applier {
+	t.Helper()
+	return b.refetchingApplier(t, func(id string) bool { return id != "obj_1000" })
 }
 
 // inOrderOfReceipt returns the events of a history in the order in which they were received.
@@ -320,7 +329,7 @@ func inOrderOfReceipt(h *sim.History) []stream.Event {
 }
 
 // applyBatch applies events in their order, in batches.
-func applyBatch(t *testing.T, p *processor.Processor, all []stream.Event) {
+func applyBatch(t *testing.T, p *apply.Applier, all []stream.Event) {
 	t.Helper()
 	for some := range slices.Chunk(all, 37) {
 		must(t, p.Apply(t.Context(), events.LiveRun, some))
@@ -334,8 +343,8 @@ func TestApply_reorderedEvents_requestFewRefetches(t *testing.T) {
 	all := inOrderOfReceipt(sim.Generate(rand.New(rand.NewPCG(1, 41)), busyObjects))
 	applyBatch(t, b.refetchingAllButOne(t), all)
 	var late, requests int
-	b.scan(t, `SELECT count(*) FROM outcomes WHERE status = 'stale'`, &late)
-	b.scan(t, `SELECT count(*) FROM refetch_requests`, &requests)
+	b.Scan(t, `SELECT count(*) FROM outcomes WHERE status = 'stale'`, &late)
+	b.Scan(t, `SELECT count(*) FROM refetch_requests`, &requests)
 	if t.Logf("%d events of 1000 objects, %d of them after a newer one: %d requests remain", len(all), late,
 		requests); late < 500 || requests > 10 {
 		t.Errorf("%d late, %d requests", late, requests)
@@ -352,12 +361,12 @@ func TestApply_lostEvent_requestsRefetch(t *testing.T) {
 		of := h.EventsOf(e.Object)
 		if middle := len(of) / 2; len(of) >= 3 && of[middle].Key == e.Key &&
 			(len(lost) < 100 || e.Object == "obj_1000") {
-			lost[e.Object], gone[message(i, e).ID] = true, true
+			lost[e.Object], gone[applied.Message(i, e).ID] = true, true
 		}
 	}
 	p := b.refetchingAllButOne(t)
 	applyBatch(t, p, slices.DeleteFunc(inOrderOfReceipt(h), func(e stream.Event) bool { return gone[e.ID] }))
-	waiting := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE missed_changes IS NOT NULL
+	waiting := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE missed_changes IS NOT NULL
 		AND reason = 'a change does not fit'
 		AND due > requested_at + interval '30 seconds' AND start_after = 0`)
 	found := 0
@@ -373,7 +382,7 @@ func TestApply_lostEvent_requestsRefetch(t *testing.T) {
 	for i, id := range waiting {
 		must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{refetchAt(t, h, id, time.Minute, 10_000+i)}))
 	}
-	if left := b.db.QueryStrings(t, `SELECT object_id FROM refetch_requests`); len(left) > 0 {
+	if left := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests`); len(left) > 0 {
 		t.Errorf("after refetches %d requests remain", len(left))
 	}
 }
@@ -391,8 +400,8 @@ func at(e stream.Event, micros int64) stream.Event {
 // object's hash.
 func (b *testBundle) outcomesByObject(t *testing.T, id string) (statuses []string) {
 	t.Helper()
-	page, err := apply.ListOutcomes(t.Context(), b.db.Pool,
-		apply.OutcomeFilter{Objects: []int64{versioning.ObjectKey(b.source, "", "thing", id)}}, "", 10)
+	page, err := apply.ListOutcomes(t.Context(), b.DB.Pool,
+		apply.OutcomeFilter{Objects: []int64{versioning.ObjectKey(b.Source, "", "thing", id)}}, "", 10)
 	must(t, err)
 	for _, o := range page.Items {
 		statuses = append(statuses, o.Status)
@@ -405,19 +414,19 @@ func (b *testBundle) outcomesByObject(t *testing.T, id string) (statuses []strin
 func TestApply_eventTooFarInFuture_isDeadAndRequestsRefetch(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.processor(t, sim.Provider{}, nil)
+	p := b.Applier(t, nil)
 	for name, first := range map[string]bool{"known": true, "new": false} {
 		id := "obj_" + name
 		want := []string{"dead"}
 		if first {
-			e := thingEvent(0, name)
+			e := applied.ThingEvent(0, name)
 			want = append(want, "applied")
 			must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{e}))
 		}
-		before := b.object(t, id)
-		ahead := at(thingEvent(len(name), name), time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
+		before := b.Object(t, id)
+		ahead := at(applied.ThingEvent(len(name), name), time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro())
 		must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{ahead}))
-		after := b.object(t, id)
+		after := b.Object(t, id)
 		if got := b.outcomesByObject(t, id); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s object: outcomes found by it %v, want %v", name, got, want)
 		}
@@ -436,18 +445,46 @@ func TestApply_eventTooFarInFuture_isDeadAndRequestsRefetch(t *testing.T) {
 func TestListOutcomes_failedAfterObjectKnown_foundByObject(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.db.Exec(t, `ALTER TABLE objects ADD CONSTRAINT refused CHECK (object_id <> 'obj_refused')`)
-	p := b.processor(t, sim.Provider{}, nil)
-	must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{thingEvent(0, "refused"), thingEvent(1, "good")}))
+	b.DB.Exec(t, `ALTER TABLE objects ADD CONSTRAINT refused CHECK (object_id <> 'obj_refused')`)
+	p := b.Applier(t, nil)
+	must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{applied.ThingEvent(0, "refused"),
+		applied.ThingEvent(1, "good")}))
 	if got := b.outcomesByObject(t, "obj_refused"); fmt.Sprint(got) != "[failed]" {
 		t.Errorf("outcomes of the rejected object: %v", got)
 	}
-	impossible := at(thingEvent(2, "good"), math.MinInt64)
+	impossible := at(applied.ThingEvent(2, "good"), math.MinInt64)
 	must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{impossible}))
 	if got := b.outcomesByObject(t, "obj_good"); fmt.Sprint(got) != "[dead applied]" {
 		t.Errorf("outcomes of the good object: %v", got)
 	}
-	if o := b.object(t, "obj_good"); o.RefetchAfter != 0 {
+	if o := b.Object(t, "obj_good"); o.RefetchAfter != 0 {
 		t.Errorf("an event without a usable version requests a refetch after %d", o.RefetchAfter)
+	}
+}
+
+// An operator's refetch request stays although the late event of a missed change arrives.
+func TestMissedChanges_closedDuringManualRefetch_keepsRequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.refetchingAllButOne(t)
+	change := func(n int, before, state string, second int64) stream.Event {
+		ev := stateEvent(n, "obj_1", state, second)
+		ev.Body = fmt.Appendf(nil, `{"id":"k%d","object_id":"obj_1","type":"thing.updated","unit":1000000,"rank":1,`+
+			`"time":%d,"previous":{"state":%q},"object":{"id":"obj_1","state":%q}}`,
+			n, sim.Start+second*1_000_000, before, state)
+		return ev
+	}
+	for _, ev := range []stream.Event{stateEvent(1, "obj_1", "A", 5), change(3, "B", "C", 30)} {
+		applyBatch(t, p, []stream.Event{ev})
+	}
+	if requests := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE missed_changes IS NOT NULL`); len(
+		requests) != 1 {
+		t.Fatalf("a missed change leaves %q", requests)
+	}
+	b.DB.Exec(t, `UPDATE refetch_requests SET requested_by = 'ada', reason = 'a customer complains'`)
+	applyBatch(t, p, []stream.Event{change(2, "A", "B", 20)})
+	left := b.DB.QueryStrings(t, `SELECT requested_by || ' ' || (missed_changes IS NULL) FROM refetch_requests`)
+	if !slices.Equal(left, []string{"ada true"}) {
+		t.Errorf("the requests are %q", left)
 	}
 }

@@ -1,4 +1,4 @@
-package processor_test
+package apply_test
 
 import (
 	"fmt"
@@ -8,27 +8,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// ruleOnChanges is a rule that plans an effect for each change of an object.
-func ruleOnChanges(t *testing.T) *rules.Rule {
+// applierWithRules is an applier with rules.
+func (b *testBundle) applierWithRules(t *testing.T, all ...*rules.Rule) *apply.Applier {
 	t.Helper()
-	key, err := rules.CompileText("{{ object.id }}:{{ event.id }}", rules.Scope{Change: true})
-	must(t, err)
-	return &rules.Rule{Name: "every", Source: "sim", Type: "thing", Key: key, Version: 1, Approval: rules.ApproveNone,
-		Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}
-}
-
-// processorWithRules is a processor with rules.
-func (b *testBundle) processorWithRules(t *testing.T, all ...*rules.Rule) *processor.Processor {
-	t.Helper()
-	p := b.processor(t, sim.Provider{}, nil)
+	p := b.Applier(t, nil)
 	p.ReplaceRules(effects.NewRules(all))
 	return p
 }
@@ -39,7 +31,7 @@ type seenChange struct{ Old, New, Deleted string }
 // changes returns the changes in the ledger of effects, by key.
 func (b *testBundle) changes(t *testing.T) map[string]seenChange {
 	t.Helper()
-	rows, err := b.db.Pool.Query(t.Context(), `SELECT key, coalesce((template_data->'old')::text, ''),
+	rows, err := b.DB.Pool.Query(t.Context(), `SELECT key, coalesce((template_data->'old')::text, ''),
 		coalesce((template_data->'new')::text, ''), template_data->'object'->>'deleted' FROM effects
 			WHERE state = 'planned'`)
 	must(t, err)
@@ -93,7 +85,7 @@ func expectedChanges(t *testing.T, order []stream.Event) (keys map[string]bool, 
 // the next, in the order of arrival.
 func TestRules_anyBatching_seeEachCertainChange(t *testing.T) {
 	t.Parallel()
-	for name, options := range providerKinds {
+	for name, options := range applied.ProviderKinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			all, ambiguities := 0, 0
@@ -104,8 +96,8 @@ func TestRules_anyBatching_seeEachCertainChange(t *testing.T) {
 				want, in := expectedChanges(t, order)
 				all, ambiguities = all+len(want), ambiguities+in
 				single, batched := setup(t), setup(t)
-				one, many := single.processorWithRules(t, ruleOnChanges(t)),
-					batched.processorWithRules(t, ruleOnChanges(t))
+				one, many := single.applierWithRules(t, applied.RuleOnChanges(t)),
+					batched.applierWithRules(t, applied.RuleOnChanges(t))
 				for i := range order {
 					applyBatch(t, one, order[i:i+1])
 				}
@@ -122,7 +114,7 @@ func TestRules_anyBatching_seeEachCertainChange(t *testing.T) {
 					t.Errorf("seed %d (-wanted +seen):\n%s", seed, diff)
 				}
 				var baselines, ambiguous int
-				batched.scan(t, `SELECT (SELECT count(*) FROM effect_baselines), (SELECT count(*) FROM objects
+				batched.Scan(t, `SELECT (SELECT count(*) FROM effect_baselines), (SELECT count(*) FROM objects
 					WHERE ambiguous)`, &baselines, &ambiguous)
 				if baselines != ambiguous {
 					t.Errorf("seed %d: %d ambiguous objects, %d baselines", seed, ambiguous, baselines)
@@ -142,30 +134,30 @@ func TestRules_outdatedBaseline_isReplaced(t *testing.T) {
 	const certainState, ambiguous, baseline = `SELECT coalesce(min(state::text), '') FROM objects WHERE NOT ambiguous`,
 		`SELECT count(*) FROM objects WHERE ambiguous`, `SELECT coalesce(min(state::text), '') FROM effect_baselines`
 	for seed := range uint64(40) {
-		options := providerKinds["event time"]
+		options := applied.ProviderKinds["event time"]
 		options.Objects = 1
 		h := sim.Generate(rand.New(rand.NewPCG(seed, 3)), options)
 		b := setup(t)
-		p := b.processorWithRules(t, ruleOnChanges(t))
+		p := b.applierWithRules(t, applied.RuleOnChanges(t))
 		next := 0
 		until := func(ambiguities int) (before string) {
 			for n := -1; n != ambiguities && next < len(h.Events); next++ {
-				b.scan(t, certainState, &before)
-				applyBatch(t, p, []stream.Event{message(next, h.Events[next])})
-				b.scan(t, ambiguous, &n)
+				b.Scan(t, certainState, &before)
+				applyBatch(t, p, []stream.Event{applied.Message(next, h.Events[next])})
+				b.Scan(t, ambiguous, &n)
 			}
 			return before
 		}
 		until(1)
 		p.ReplaceRules(effects.NewRules(nil))
 		until(0)
-		p.ReplaceRules(effects.NewRules([]*rules.Rule{ruleOnChanges(t)}))
+		p.ReplaceRules(effects.NewRules([]*rules.Rule{applied.RuleOnChanges(t)}))
 		var stale, now string
 		var ambiguities int
-		b.scan(t, baseline, &stale)
+		b.Scan(t, baseline, &stale)
 		certain := until(1)
-		b.scan(t, baseline, &now)
-		if b.scan(t, ambiguous, &ambiguities); ambiguities == 0 || stale == "" || stale == certain {
+		b.Scan(t, baseline, &now)
+		if b.Scan(t, ambiguous, &ambiguities); ambiguities == 0 || stale == "" || stale == certain {
 			continue // not a case for this test
 		}
 		if now != certain {
@@ -189,14 +181,14 @@ func ruleOnEvents(t *testing.T) *rules.Rule {
 // with the state that it carries. A rule about changes sees the same changes as without this rule.
 func TestRules_onEvent_planForEachEvent(t *testing.T) {
 	t.Parallel()
-	for name, options := range providerKinds {
+	for name, options := range applied.ProviderKinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(7, 4))
 			h := sim.Generate(rand.New(rand.NewPCG(7, 3)), options)
 			order := shuffledMessages(h, r)
 			b := setup(t)
-			inBatches(t, b.processorWithRules(t, ruleOnEvents(t), ruleOnChanges(t)), order, r)
+			inBatches(t, b.applierWithRules(t, ruleOnEvents(t), applied.RuleOnChanges(t)), order, r)
 			want := map[string]string{} // the state that each event carries
 			for _, m := range order {
 				obs, err := (sim.Provider{}).Observe(nil, &m.StoredEvent)
@@ -209,7 +201,7 @@ func TestRules_onEvent_planForEachEvent(t *testing.T) {
 				}
 			}
 			got := map[string]string{}
-			for _, row := range b.db.QueryStrings(t, `SELECT key || ' ' || CASE
+			for _, row := range b.DB.QueryStrings(t, `SELECT key || ' ' || CASE
 				WHEN template_data->'new' = 'null' THEN 'null'
 				ELSE 'a state' END
 				FROM effects WHERE rule = 'told' AND state = 'planned' AND NOT template_data ? 'old'
@@ -219,7 +211,7 @@ func TestRules_onEvent_planForEachEvent(t *testing.T) {
 			}
 			equal(t, "effects", want, got)
 			var stale, changes int
-			b.scan(t, `SELECT (SELECT count(*) FROM outcomes WHERE status = 'stale'),
+			b.Scan(t, `SELECT (SELECT count(*) FROM outcomes WHERE status = 'stale'),
 				(SELECT count(*) FROM effects WHERE rule = 'every')`, &stale, &changes)
 			if wanted, _ := expectedChanges(t, order); changes != len(wanted) || stale == 0 {
 				t.Errorf("%d changes have effects, want %d; %d events were stale", changes, len(wanted), stale)
@@ -243,7 +235,7 @@ func TestRules_ruleFails_eventIsApplied(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			rule, healthy := ruleOnChanges(t), ruleOnChanges(t)
+			rule, healthy := applied.RuleOnChanges(t), applied.RuleOnChanges(t)
 			var err error
 			if rule.When, err = rules.Compile(broken.when, rules.Scope{Change: true}, true); err != nil {
 				t.Fatal(err)
@@ -252,16 +244,17 @@ func TestRules_ruleFails_eventIsApplied(t *testing.T) {
 				t.Fatal(err)
 			}
 			healthy.Name = "healthy"
-			p := b.processorWithRules(t, rule, healthy)
-			m := message(0, sim.Generate(rand.New(rand.NewPCG(1, 3)), providerKinds["own version"]).Events[0])
+			p := b.applierWithRules(t, rule, healthy)
+			m := applied.Message(0, sim.Generate(rand.New(rand.NewPCG(1, 3)),
+				applied.ProviderKinds["own version"]).Events[0])
 			applyBatch(t, p, []stream.Event{m})
-			got := b.db.QueryStrings(t, `SELECT concat_ws(' ', rule, state) FROM effects ORDER BY rule`)
+			got := b.DB.QueryStrings(t, `SELECT concat_ws(' ', rule, state) FROM effects ORDER BY rule`)
 			equal(t, "effects", []string{"every needs_review", "healthy planned"}, got)
-			reasons := b.db.QueryStrings(t, `SELECT reason FROM effects WHERE rule = 'every'`)
+			reasons := b.DB.QueryStrings(t, `SELECT reason FROM effects WHERE rule = 'every'`)
 			if len(reasons) != 1 || !strings.Contains(reasons[0], broken.failure) || len(reasons[0]) > 600 {
 				t.Errorf("%q, want one about %s", reasons, broken.failure)
 			}
-			if objects := b.db.QueryStrings(t, `SELECT object_id FROM objects`); len(objects) != 1 {
+			if objects := b.DB.QueryStrings(t, `SELECT object_id FROM objects`); len(objects) != 1 {
 				t.Errorf("objects %q", objects)
 			}
 		})

@@ -1,13 +1,11 @@
-package processor_test
+package apply_test
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -21,38 +19,41 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// observedProcessor is a processor with its metrics, spans and log.
-type observedProcessor struct {
-	*processor.Processor
+// observedApplier is an applier with its metrics, spans and log.
+type observedApplier struct {
+	*apply.Applier
 	registry *prometheus.Registry
 	spans    *tracetest.SpanRecorder
 	tracer   trace.Tracer
 	log      *bytes.Buffer
 }
 
-func (b *testBundle) observed(t *testing.T, p provider.Provider, level slog.Level) *observedProcessor {
+func (b *testBundle) observed(t *testing.T, p provider.Provider, level slog.Level) *observedApplier {
 	t.Helper()
-	w := &observedProcessor{registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder(),
+	w := &observedApplier{registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder(),
 		log: &bytes.Buffer{}}
 	w.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
-	o := b.options(t, p)
+	o := b.Options(p)
 	o.Metrics, o.Tracer = w.registry, w.tracer
 	o.Logger = slog.New(slog.NewJSONHandler(w.log, &slog.HandlerOptions{Level: level}))
-	w.Processor = newProcessor(t, o)
+	var err error
+	w.Applier, err = apply.New(o)
+	must(t, err)
 	return w
 }
 
 // family returns a metric with its current values.
-func (w *observedProcessor) family(t *testing.T, name string) *dto.MetricFamily {
+func (w *observedApplier) family(t *testing.T, name string) *dto.MetricFamily {
 	t.Helper()
 	families, err := w.registry.Gather()
 	must(t, err)
@@ -65,7 +66,7 @@ func (w *observedProcessor) family(t *testing.T, name string) *dto.MetricFamily 
 	return nil
 }
 
-func (w *observedProcessor) count(t *testing.T, name, label string) int {
+func (w *observedApplier) count(t *testing.T, name, label string) int {
 	t.Helper()
 	for _, m := range w.family(t, name).GetMetric() {
 		if m.GetLabel()[0].GetValue() == label {
@@ -77,7 +78,7 @@ func (w *observedProcessor) count(t *testing.T, name, label string) int {
 }
 
 // spansNamed returns the ended spans with a name.
-func (w *observedProcessor) spansNamed(name string) (found []sdktrace.ReadOnlySpan) {
+func (w *observedApplier) spansNamed(name string) (found []sdktrace.ReadOnlySpan) {
 	for _, s := range w.spans.Ended() {
 		if s.Name() == name {
 			found = append(found, s)
@@ -96,7 +97,7 @@ func attributeOf(s sdktrace.ReadOnlySpan, name string) string {
 }
 
 // withTrace gives an event a trace, as the gateway does.
-func (w *observedProcessor) withTrace(e stream.Event) (stream.Event, trace.SpanContext) {
+func (w *observedApplier) withTrace(e stream.Event) (stream.Event, trace.SpanContext) {
 	_, span := w.tracer.Start(context.Background(), "post")
 	span.End()
 	sc := span.SpanContext()
@@ -107,19 +108,19 @@ func (w *observedProcessor) withTrace(e stream.Event) (stream.Event, trace.SpanC
 func TestTraces_batch_hasSpans(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.observed(t, faultyProvider{}, slog.LevelInfo)
-	good, posted := w.withTrace(thingEvent(1, "good"))
-	dead, _ := w.withTrace(thingEvent(2, "dead"))
-	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{good, dead, thingEvent(3, "better")}))
-	batches, applied := w.spansNamed("apply batch"), w.spansNamed("apply")
+	w := b.observed(t, applied.FaultyProvider{}, slog.LevelInfo)
+	good, posted := w.withTrace(applied.ThingEvent(1, "good"))
+	dead, _ := w.withTrace(applied.ThingEvent(2, "dead"))
+	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{good, dead, applied.ThingEvent(3, "better")}))
+	batches, spans := w.spansNamed("apply batch"), w.spansNamed("apply")
 	if len(batches) != 1 || len(batches[0].Links()) != 2 || attributeOf(batches[0], "postern.events") != "3" ||
 		batches[0].Parent().IsValid() {
 		t.Fatalf("batches %v", batches)
 	}
-	if len(applied) != 2 {
-		t.Fatalf("%d events have a span, want the two that are traced", len(applied))
+	if len(spans) != 2 {
+		t.Fatalf("%d events have a span, want the two that are traced", len(spans))
 	}
-	first := applied[0]
+	first := spans[0]
 	if first.Parent().SpanID() != posted.SpanID() || first.SpanContext().TraceID() != posted.TraceID() {
 		t.Errorf("the span's parent is %v, want %v", first.Parent(), posted)
 	}
@@ -129,12 +130,12 @@ func TestTraces_batch_hasSpans(t *testing.T) {
 			t.Errorf("%s = %q, want %q", name, got, want)
 		}
 	}
-	if got := attributeOf(applied[1], "postern.outcome"); got != "dead" {
+	if got := attributeOf(spans[1], "postern.outcome"); got != "dead" {
 		t.Errorf("the other's outcome is %q", got)
 	}
 
 	// Events without a trace make no spans.
-	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{thingEvent(4, "best")}))
+	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{applied.ThingEvent(4, "best")}))
 	if n := len(w.spansNamed("apply batch")); n != 1 {
 		t.Errorf("%d batches have a span", n)
 	}
@@ -143,15 +144,16 @@ func TestTraces_batch_hasSpans(t *testing.T) {
 // An event whose body is read from the log keeps its trace.
 func TestTraces_bodyInLog_keepsTrace(t *testing.T) {
 	t.Parallel()
-	world := newWorld(t, nil)
-	w := world.observed(t, sim.Provider{}, slog.LevelError)
-	e, posted := w.withTrace(world.append(t, world.newObjects(1)...)[0])
+	b := setup(t)
+	w := b.observed(t, nil, slog.LevelError)
+	h := sim.Generate(rand.New(rand.NewPCG(0, 9)), sim.Options{Objects: 1, Changes: 1, Contents: 3, Unit: 1, Gap: 10})
+	e, posted := w.withTrace(b.AppendEvents(t, b.Source, h.Events)[0])
 	e.Body, e.BodyInLog = nil, true
 	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{e}))
-	applied := w.spansNamed("apply")
-	if len(applied) != 1 || applied[0].SpanContext().TraceID() != posted.TraceID() ||
-		attributeOf(applied[0], "postern.outcome") != "applied" {
-		t.Errorf("spans %v", applied)
+	spans := w.spansNamed("apply")
+	if len(spans) != 1 || spans[0].SpanContext().TraceID() != posted.TraceID() ||
+		attributeOf(spans[0], "postern.outcome") != "applied" {
+		t.Errorf("spans %v", spans)
 	}
 }
 
@@ -160,10 +162,10 @@ func TestTraces_bodyInLog_keepsTrace(t *testing.T) {
 func TestTraces_rollback_hasErrorSpan(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.db.Exec(t, `ALTER TABLE objects ADD CONSTRAINT refused CHECK (object_id <> 'obj_refused')`)
-	w := b.observed(t, faultyProvider{}, slog.LevelInfo)
-	good, _ := w.withTrace(thingEvent(1, "good"))
-	rejected, _ := w.withTrace(thingEvent(2, "refused"))
+	b.DB.Exec(t, `ALTER TABLE objects ADD CONSTRAINT refused CHECK (object_id <> 'obj_refused')`)
+	w := b.observed(t, applied.FaultyProvider{}, slog.LevelInfo)
+	good, _ := w.withTrace(applied.ThingEvent(1, "good"))
+	rejected, _ := w.withTrace(applied.ThingEvent(2, "refused"))
 	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{good, rejected}))
 	failures := 0
 	for _, s := range w.spansNamed("apply batch") {
@@ -186,15 +188,15 @@ func TestTraces_rollback_hasErrorSpan(t *testing.T) {
 func TestMetrics_ambiguities_equalTheMirror(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.observed(t, sim.Provider{}, slog.LevelError)
-	h := sim.Generate(rand.New(rand.NewPCG(4, 4)), providerKinds["event time"])
+	w := b.observed(t, nil, slog.LevelError)
+	h := sim.Generate(rand.New(rand.NewPCG(4, 4)), applied.ProviderKinds["event time"])
 	for i, e := range h.Events {
 		for range 2 { // and again, which changes nothing
-			must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{message(i, e)}))
+			must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{applied.Message(i, e)}))
 		}
 	}
 	var ambiguous, pending int
-	b.scan(t, `SELECT count(*) FILTER (WHERE ambiguous), count(*) FILTER (WHERE refetch_after <> 0) FROM objects`,
+	b.Scan(t, `SELECT count(*) FILTER (WHERE ambiguous), count(*) FILTER (WHERE refetch_after <> 0) FROM objects`,
 		&ambiguous, &pending)
 	const name = "postern_object_ambiguities_total"
 	became, resolved, requested := w.count(t, name, "ambiguous"), w.count(t, name, "resolved"),
@@ -214,8 +216,9 @@ func TestMetrics_ambiguities_equalTheMirror(t *testing.T) {
 func TestLogBatch_eachBatch_writesOneLine(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.observed(t, faultyProvider{}, slog.LevelDebug)
-	batch := []stream.Event{thingEvent(1, "good"), thingEvent(2, "ignored"), thingEvent(3, "better")}
+	w := b.observed(t, applied.FaultyProvider{}, slog.LevelDebug)
+	batch := []stream.Event{applied.ThingEvent(1, "good"), applied.ThingEvent(2, "ignored"),
+		applied.ThingEvent(3, "better")}
 	batch[0].ReceivedAt = time.Now().Add(-time.Hour)
 	for range 2 {
 		must(t, w.Apply(t.Context(), events.LiveRun, batch))
@@ -246,54 +249,9 @@ func TestLogBatch_eachBatch_writesOneLine(t *testing.T) {
 	}
 }
 
-// Pending work is read from the tables. While they cannot be read, the gauges are NaN.
-func TestReadBacklog_pendingWork_setsGauges(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	w := b.observed(t, faultyProvider{}, slog.LevelError)
-	must(t,
-		w.Apply(t.Context(), events.LiveRun, []stream.Event{thingEvent(1, "good"), thingEvent(2, "dead"),
-			thingEvent(3, "fails"), thingEvent(4, "panics")}))
-	gauge := func(name string) float64 { return w.family(t, name).GetMetric()[0].GetGauge().GetValue() }
-	processor.ReadBacklog(t.Context(), w.Processor)
-	for name, want := range map[string]float64{"postern_dead_events": 1, "postern_failed_events": 2,
-		"postern_changes_unsent_batches": 1} {
-		if got := gauge(name); got != want {
-			t.Errorf("%s is %v, want %v", name, got, want)
-		}
-	}
-	if age := gauge("postern_changes_unsent_seconds"); age <= 0 {
-		t.Errorf("the unsent change is %v s old", age)
-	}
-	// Dead events that a run has put into the mirror need no operator any more. Those of a rebuild
-	// are in the mirror after its swap.
-	for _, job := range []string{"rebuild", "replay"} {
-		run := b.db.QueryStrings(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at,
-			updated_at)
-			VALUES ($1, '{}', '', '', 'running', '', '{}', now(), now()) RETURNING run::text`, job)[0]
-		b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status,
-			reason, attempts, at, rule_version)
-			SELECT event_id, $1::text::bigint, source, 0, '', '', '', CASE $2 WHEN 'rebuild' THEN 'applied'
-				ELSE 'ignored' END, '', 1, at, 1 FROM outcomes WHERE status = 'dead' AND run = 0`, run, job)
-		if processor.ReadBacklog(t.Context(), w.Processor); gauge("postern_dead_events") != 1 {
-			t.Errorf("%s: %v dead", job, gauge("postern_dead_events"))
-		}
-	}
-	b.db.Exec(t, `UPDATE outcomes SET status = 'unchanged' WHERE status = 'ignored'`)
-	if processor.ReadBacklog(t.Context(), w.Processor); gauge("postern_dead_events") != 0 {
-		t.Errorf("after a replay %v are dead", gauge("postern_dead_events"))
-	}
-	cancelled, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("the database is unavailable"))
-	processor.ReadBacklog(cancelled, w.Processor)
-	if dead := gauge("postern_dead_events"); !math.IsNaN(dead) {
-		t.Errorf("%v dead while the number is unknown", dead)
-	}
-}
-
 // warnings returns the warnings of the log, each with its message, run, number of events or
 // effects, and the first of them.
-func (w *observedProcessor) warnings(t *testing.T) (all []string) {
+func (w *observedApplier) warnings(t *testing.T) (all []string) {
 	t.Helper()
 	for text := range strings.Lines(w.log.String()) {
 		var line struct {
@@ -315,12 +273,12 @@ func (w *observedProcessor) warnings(t *testing.T) (all []string) {
 func TestLog_deadEvents_warnsOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.observed(t, faultyProvider{}, slog.LevelInfo)
-	batch := []stream.Event{thingEvent(1, "good"), thingEvent(2, "fails")}
+	w := b.observed(t, applied.FaultyProvider{}, slog.LevelInfo)
+	batch := []stream.Event{applied.ThingEvent(1, "good"), applied.ThingEvent(2, "fails")}
 	for n := range 7 {
-		batch = append(batch, thingEvent(3+n, "dead"))
+		batch = append(batch, applied.ThingEvent(3+n, "dead"))
 	}
-	late := thingEvent(10, "dead")
+	late := applied.ThingEvent(10, "dead")
 	for _, batch := range [][]stream.Event{batch, batch, append(batch[:len(batch):len(batch)], late)} {
 		must(t, w.Apply(t.Context(), events.LiveRun, batch))
 	}
@@ -342,17 +300,18 @@ func TestLog_deadEvents_warnsOnce(t *testing.T) {
 func TestLog_effectsNeedReview_warns(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.observed(t, faultyProvider{}, slog.LevelInfo)
-	rule := ruleOnChanges(t)
+	w := b.observed(t, applied.FaultyProvider{}, slog.LevelInfo)
+	rule := applied.RuleOnChanges(t)
 	var err error
 	if rule.When, err = rules.Compile(`date(new.none) == nil`, rules.Scope{Change: true}, true); err != nil {
 		t.Fatal(err)
 	}
-	healthy := ruleOnChanges(t)
+	healthy := applied.RuleOnChanges(t)
 	healthy.Name = "healthy"
 	w.ReplaceRules(effects.NewRules([]*rules.Rule{rule, healthy}))
-	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{thingEvent(1, "good"), thingEvent(2, "better")}))
-	states := b.db.QueryStrings(t, `SELECT state FROM effects ORDER BY state`)
+	must(t, w.Apply(t.Context(), events.LiveRun, []stream.Event{applied.ThingEvent(1, "good"),
+		applied.ThingEvent(2, "better")}))
+	states := b.DB.QueryStrings(t, `SELECT state FROM effects ORDER BY state`)
 	if !slices.Equal(states, []string{"needs_review", "needs_review", "planned", "planned"}) {
 		t.Fatal(states)
 	}

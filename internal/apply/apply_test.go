@@ -1,4 +1,4 @@
-package processor_test
+package apply_test
 
 import (
 	"fmt"
@@ -8,38 +8,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
-
-// providerKinds are simulated providers with different properties.
-var providerKinds = map[string]sim.Options{
-	"event time": {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5,
-		DuplicateEvents: 20, MaxDelay: 5_000_000},
-	"own version": {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, ObjectVersions: true,
-		Deletes: 15, FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000,
-		Noise: true},
-	"integers": {Objects: 6, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, ObjectVersions: true,
-		VersionIsCounter: true, DuplicateEvents: 10},
-	"ids reused": {Objects: 6, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40,
-		DuplicateEvents: 20},
-	"steps": {Objects: 6, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, EventsHoldOwnState: true,
-		StatusSteps: true, ChangeSets: 50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
-}
 
 // For any order, repetition and batching, and several processors at once, the mirror equals the
 // result of the pure versioning rule.
 func TestApply_anyOrder_endsInSameObjects(t *testing.T) {
 	t.Parallel()
-	for name, options := range providerKinds {
+	for name, options := range applied.ProviderKinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(6) {
@@ -72,7 +57,7 @@ func (b *testBundle) applyShuffled(t *testing.T, h *sim.History, r *rand.Rand) {
 	close(work)
 	var wg sync.WaitGroup
 	for range 3 {
-		p := b.processor(t, sim.Provider{}, nil)
+		p := b.Applier(t, nil)
 		wg.Go(func() {
 			for batch := range work {
 				if err := p.Apply(t.Context(), events.LiveRun, batch); err != nil {
@@ -84,12 +69,6 @@ func (b *testBundle) applyShuffled(t *testing.T, h *sim.History, r *rand.Rand) {
 	wg.Wait()
 }
 
-// comparedFields excludes the parts of a row that may depend on the order of arrival.
-var comparedFields = cmp.Options{
-	cmpopts.IgnoreFields(versioning.Row{}, "RefetchAfter"),
-	cmpopts.IgnoreFields(versioning.State{}, "JSON"), // jsonb writes it in its own form; ExactHash covers it
-}
-
 func (b *testBundle) checkObjects(t *testing.T, h *sim.History, label string) {
 	t.Helper()
 	for _, id := range h.ObjectIDs() {
@@ -98,15 +77,15 @@ func (b *testBundle) checkObjects(t *testing.T, h *sim.History, label string) {
 			if e.Object != id {
 				continue
 			}
-			m := message(i, e)
+			m := applied.Message(i, e)
 			obs, err := (sim.Provider{}).Observe(nil, &m.StoredEvent)
 			must(t, err)
 			in, err := versioning.InputFromObservation(obs, m.ReceivedAt)
 			must(t, err)
 			versioning.Apply(&want, in)
 		}
-		got := b.object(t, id)
-		if diff := cmp.Diff(want, got.Row, comparedFields); diff != "" {
+		got := b.Object(t, id)
+		if diff := applied.RowDifference(want, got.Row); diff != "" {
 			t.Errorf("%s: object %s (-pure rule +database):\n%s", label, id, diff)
 		}
 		if !want.Ambiguous && want.RefetchAfter == 0 && want.State.Hash != h.FinalState(id).Hash &&
@@ -115,12 +94,12 @@ func (b *testBundle) checkObjects(t *testing.T, h *sim.History, label string) {
 		}
 	}
 	var outcomes, revisions, changes int
-	b.scan(t, `SELECT count(*) FROM outcomes`, &outcomes)
+	b.Scan(t, `SELECT count(*) FROM outcomes`, &outcomes)
 	if outcomes != len(h.Events) {
 		t.Errorf("%s: %d outcomes of %d events", label, outcomes, len(h.Events))
 	}
-	b.scan(t, `SELECT coalesce(sum(revision), 0) FROM objects`, &revisions)
-	b.scan(t, `SELECT coalesce(sum(cardinality(ids)), 0) FROM outbox`, &changes)
+	b.Scan(t, `SELECT coalesce(sum(revision), 0) FROM objects`, &revisions)
+	b.Scan(t, `SELECT coalesce(sum(cardinality(ids)), 0) FROM outbox`, &changes)
 	if revisions != changes {
 		t.Errorf("%s: revisions grew %d times, but the outbox has %d changes", label, revisions, changes)
 	}
@@ -145,7 +124,7 @@ func TestVersion_compareInSQLAndGo_agree(t *testing.T) {
 	for range 500 {
 		v, w := pick(), pick()
 		var less, equal bool
-		err := b.db.Pool.QueryRow(t.Context(), `SELECT ($1::bool, $2::bigint, $3::bigint, $4::smallint) < ($5::bool,
+		err := b.DB.Pool.QueryRow(t.Context(), `SELECT ($1::bool, $2::bigint, $3::bigint, $4::smallint) < ($5::bool,
 			$6::bigint, $7::bigint, $8::smallint),
 			($1::bool, $2::bigint, $3::bigint, $4::smallint) = ($5::bool, $6::bigint, $7::bigint, $8::smallint)`,
 			v.Final, v.At, v.Seen, v.Rank, w.Final, w.At, w.Seen, w.Rank).Scan(&less, &equal)
@@ -155,30 +134,9 @@ func TestVersion_compareInSQLAndGo_agree(t *testing.T) {
 	}
 }
 
-// faultyProvider panics, fails, ignores events or makes them dead, by their key.
-type faultyProvider struct{ sim.Provider }
-
-func (faultyProvider) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
-	switch e.Key {
-	case "panics":
-		panic("no such luck")
-	case "fails":
-		return provider.Observation{}, fmt.Errorf("not today")
-	case "dead":
-		return provider.Observation{}, &provider.Dead{Reason: "cannot be read"}
-	case "ignored":
-		return provider.Observation{Ignored: "a notice"}, nil
-	case "longid":
-		o, err := sim.Provider{}.Observe(src, e)
-		o.ObjectID = string(make([]byte, 600))
-		return o, err
-	}
-	return sim.Provider{}.Observe(src, e)
-}
-
 func (b *testBundle) saveObjects(t *testing.T, objs ...*versioning.Object) error {
 	t.Helper()
-	return pgx.BeginFunc(t.Context(), b.db.Pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(t.Context(), b.DB.Pool, func(tx pgx.Tx) error {
 		return versioning.Save(t.Context(), tx, versioning.Mirror, objs)
 	})
 }
@@ -188,13 +146,13 @@ func (b *testBundle) saveObjects(t *testing.T, objs ...*versioning.Object) error
 func TestSave_olderVersion_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	applyBatch(t, b.processor(t, sim.Provider{}, nil), []stream.Event{thingEvent(0, "1")})
+	applyBatch(t, b.Applier(t, nil), []stream.Event{applied.ThingEvent(0, "1")})
 	for name, change := range map[string]func(*versioning.Object){
 		"a lower version":    func(o *versioning.Object) { o.Version.At-- },
 		"an older revision":  func(o *versioning.Object) { o.Revision -= 2 },
 		"a skipped revision": func(o *versioning.Object) { o.Revision++ },
 	} {
-		o := b.object(t, "obj_1")
+		o := b.Object(t, "obj_1")
 		change(o)
 		if b.saveObjects(t, o) == nil {
 			t.Errorf("%s was written", name)
@@ -217,13 +175,13 @@ func TestSave_rowChangedSinceRead_fails(t *testing.T) {
 		"changed nothing":              func(*versioning.Object) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := thingEvent(len(name), name)
+			e := applied.ThingEvent(len(name), name)
 			id := "obj_" + name
-			must(t, b.processor(t, sim.Provider{}, nil).Apply(t.Context(), events.LiveRun, []stream.Event{e}))
-			first, second := b.object(t, id), b.object(t, id)
+			must(t, b.Applier(t, nil).Apply(t.Context(), events.LiveRun, []stream.Event{e}))
+			first, second := b.Object(t, id), b.Object(t, id)
 			write(first)
 			must(t, b.saveObjects(t, first))
-			if now := b.object(t, id); now.Revision != second.Revision || now.Version != second.Version {
+			if now := b.Object(t, id); now.Revision != second.Revision || now.Version != second.Version {
 				t.Fatalf("the first write changed the row from %d %+v to %d %+v", second.Revision, second.Version,
 					now.Revision, now.Version)
 			}
@@ -231,7 +189,7 @@ func TestSave_rowChangedSinceRead_fails(t *testing.T) {
 			if err := b.saveObjects(t, second); err == nil {
 				t.Error("the second session overwrote a row that it had not read")
 			}
-			if err := b.saveObjects(t, b.object(t, id)); err != nil {
+			if err := b.saveObjects(t, b.Object(t, id)); err != nil {
 				t.Errorf("write after a new read of the row: %v", err)
 			}
 		})
@@ -242,7 +200,7 @@ func TestSave_rowChangedSinceRead_fails(t *testing.T) {
 func TestSave_rowInsertedSinceRead_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	first, second := b.object(t, "obj_new"), b.object(t, "obj_new")
+	first, second := b.Object(t, "obj_new"), b.Object(t, "obj_new")
 	first.RefetchAfter, second.RefetchAfter = 1, 2
 	must(t, b.saveObjects(t, first))
 	if err := b.saveObjects(t, second); err == nil {
@@ -262,7 +220,7 @@ func TestSave_manyObjects_keepsEachState(t *testing.T) {
 	want := map[string]string{}
 	for i, text := range texts {
 		id := fmt.Sprintf("obj_%d", i)
-		objs[i] = b.object(t, id)
+		objs[i] = b.Object(t, id)
 		var v *canonical.Value
 		if text != "" {
 			var err error
@@ -276,7 +234,7 @@ func TestSave_manyObjects_keepsEachState(t *testing.T) {
 	must(t, b.saveObjects(t, objs...))
 	got := map[string]string{}
 	for id := range want {
-		got[id] = string(b.object(t, id).State.JSON)
+		got[id] = string(b.Object(t, id).State.JSON)
 	}
 	equal(t, "states", want, got)
 }
@@ -296,7 +254,7 @@ func (fixedVersionProvider) Observe(_ *provider.Source, e *provider.StoredEvent)
 func TestApply_timeRangeInsideExistingOne_isStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.processor(t, fixedVersionProvider{}, nil)
+	p := b.Applier(t, fixedVersionProvider{})
 	for i, e := range []struct {
 		body     string
 		received time.Duration
@@ -307,7 +265,7 @@ func TestApply_timeRangeInsideExistingOne_isStored(t *testing.T) {
 		must(t, p.Apply(t.Context(), 0, []stream.Event{ev}))
 	}
 	widths := map[string]time.Duration{}
-	o := b.object(t, "one")
+	o := b.Object(t, "one")
 	for _, m := range o.TiedStates {
 		widths[string(m.State.JSON)] = time.Duration(m.TimeTo-m.TimeFrom) * time.Microsecond
 	}
@@ -322,7 +280,7 @@ func TestApply_timeRangeInsideExistingOne_isStored(t *testing.T) {
 func TestApply_outcomeRecordedByOther_appliesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := b.processor(t, sim.Provider{}, nil)
+	p := b.Applier(t, nil)
 	event := func(id int64, body string) stream.Event {
 		return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: id,
 			ReceivedAt: time.UnixMicro(sim.Start), Body: []byte(body)}}
@@ -330,7 +288,7 @@ func TestApply_outcomeRecordedByOther_appliesNothing(t *testing.T) {
 	must(t,
 		p.Apply(t.Context(), 0, []stream.Event{event(1,
 			`{"object_id": "a", "object": {"n": 1}, "rank": 1, "unit": 1, "time": 1700000000000001}`)}))
-	locked := openTx(t, b.db.Pool, `SELECT FROM objects FOR UPDATE`)
+	locked := testkit.OpenTx(t, b.DB.Pool, `SELECT FROM objects FOR UPDATE`)
 	applied := make(chan error, 1)
 	go func() {
 		applied <- p.Apply(t.Context(), 0,
@@ -338,16 +296,16 @@ func TestApply_outcomeRecordedByOther_appliesNothing(t *testing.T) {
 				`{"object_id": "a", "object": {"n": 2}, "rank": 1, "unit": 1, "time": 1700000000000002}`)})
 	}()
 	// The outcome is read already, and the object cannot be written yet.
-	b.awaitAtLeast(t, 1,
+	b.AwaitAtLeast(t, 1,
 		`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
-	b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
+	b.DB.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
 		attempts, at, rule_version)
 		VALUES (2, 0, 1, 0, '', '', '', 'ignored', 'the event was redacted', 0, now(), 1)`)
 	must(t, locked.Rollback(t.Context()))
 	must(t, <-applied)
 	var state, status string
-	b.scan(t, `SELECT state::text FROM objects`, &state)
-	b.scan(t, `SELECT status FROM outcomes WHERE event_id = 2`, &status)
+	b.Scan(t, `SELECT state::text FROM objects`, &state)
+	b.Scan(t, `SELECT status FROM outcomes WHERE event_id = 2`, &status)
 	if state != `{"n": 1}` || status != "ignored" {
 		t.Errorf("the object is %s, and the event %s", state, status)
 	}
@@ -375,10 +333,10 @@ func TestApply_replayOfAppliedEvents_keepsPendingRefetch(t *testing.T) {
 	b := setup(t)
 	h := sim.Generate(rand.New(rand.NewPCG(7, 3)), sim.Options{Objects: 1, Changes: 40, Contents: 5, Unit: 1, Gap: 20})
 	n := len(h.Events)
-	at := func(i int) stream.Event { return message(i, h.Events[i]) }
+	at := func(i int) stream.Event { return applied.Message(i, h.Events[i]) }
 	full, partial, last, late := at(0), at(n/3), at(2*n/3), at(n-1)
 	id := h.ObjectIDs()[0]
-	p := b.processor(t, partialProvider{ids: map[int64]bool{partial.ID: true, late.ID: true}}, nil)
+	p := b.Applier(t, partialProvider{ids: map[int64]bool{partial.ID: true, late.ID: true}})
 	apply := func(run int64, evs ...stream.Event) {
 		t.Helper()
 		for _, e := range evs {
@@ -386,26 +344,26 @@ func TestApply_replayOfAppliedEvents_keepsPendingRefetch(t *testing.T) {
 		}
 	}
 	apply(0, full, partial)
-	if o := b.object(t, id); o.RefetchAfter == 0 {
+	if o := b.Object(t, id); o.RefetchAfter == 0 {
 		t.Fatalf("%+v", o)
 	}
 	apply(0, last)
-	withoutRefetch := b.object(t, id)
+	withoutRefetch := b.Object(t, id)
 	if withoutRefetch.RefetchAfter != 0 {
 		t.Fatalf("%+v", withoutRefetch)
 	}
 	apply(1, full, last, partial)
-	equal(t, "without a pending refetch", withoutRefetch.Row, b.object(t, id).Row)
+	equal(t, "without a pending refetch", withoutRefetch.Row, b.Object(t, id).Row)
 	apply(0, late)
-	withRefetch := b.object(t, id)
+	withRefetch := b.Object(t, id)
 	if withRefetch.RefetchAfter == 0 {
 		t.Fatal("no refetch is pending")
 	}
 	apply(2, late, partial, last)
-	equal(t, "with a pending refetch", withRefetch.Row, b.object(t, id).Row)
-	b.db.Exec(t, `DELETE FROM objects`)
+	equal(t, "with a pending refetch", withRefetch.Row, b.Object(t, id).Row)
+	b.DB.Exec(t, `DELETE FROM objects`)
 	apply(3, last, late, partial)
-	if got := b.object(t, id); got.RefetchAfter != withRefetch.RefetchAfter ||
+	if got := b.Object(t, id); got.RefetchAfter != withRefetch.RefetchAfter ||
 		got.State.ExactHash != withRefetch.State.ExactHash {
 		t.Errorf("created again: %+v, want %+v", got.Row, withRefetch.Row)
 	}

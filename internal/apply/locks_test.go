@@ -1,0 +1,132 @@
+package apply_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// lockOf is the advisory lock of an object.
+func (b *testBundle) lockOf(key string) int64 {
+	return versioning.ObjectKey(b.Source, "", "thing", "obj_"+key)
+}
+
+// lockObject holds the lock of an object until the returned function is called.
+func (b *testBundle) lockObject(t *testing.T, key string) (release func()) {
+	t.Helper()
+	tx := testkit.OpenTx(t, b.DB.Pool, `SELECT pg_advisory_xact_lock($1)`, b.lockOf(key))
+	return func() {
+		if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+			t.Error(err)
+		}
+	}
+}
+
+// All transactions lock their objects in one order, whatever the order of the events. Otherwise two
+// of them could wait for each other.
+func TestApply_eventsOfTwoObjects_locksInOneOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, last := "a", "b"
+	if b.lockOf(first) > b.lockOf(last) {
+		first, last = last, first
+	}
+	release := b.lockObject(t, first)
+	defer release()
+	ended := make(chan error, 1)
+	go func() {
+		batch := []stream.Event{applied.ThingEvent(0, last), applied.ThingEvent(1, first)}
+		ended <- b.Applier(t, nil).Apply(t.Context(), events.LiveRun, batch)
+	}()
+	b.AwaitLockWait(t, ended)
+	var free bool
+	b.Scan(t, fmt.Sprintf(`SELECT pg_try_advisory_xact_lock(%d)`, b.lockOf(last)), &free)
+	if !free {
+		t.Error("the object whose lock comes last is locked before the one whose lock comes first")
+	}
+	release()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// No two transactions apply to one object at the same time, not even with a shared lock.
+func TestApply_objectLockedShared_waits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	tx := testkit.OpenTx(t, b.DB.Pool, `SELECT pg_advisory_xact_lock_shared($1)`, b.lockOf("a"))
+	ended := make(chan error, 1)
+	go func() {
+		ended <- b.Applier(t, nil).Apply(t.Context(), events.LiveRun,
+			[]stream.Event{applied.ThingEvent(0, "a")})
+	}()
+	b.AwaitLockWait(t, ended)
+	must(t, tx.Rollback(t.Context()))
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// While a source is swapped, its live events wait. This is an infrastructure failure and counts no
+// attempt.
+func TestApply_duringSwap_countsNoAttempt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Settings.ApplyTimeout = 300 * time.Millisecond
+	p := b.Applier(t, nil)
+	h := sim.Generate(rand.New(rand.NewPCG(1, 1)), applied.ProviderKinds["event time"])
+	tx := testkit.OpenTx(t, b.DB.Pool, `SELECT pg_advisory_xact_lock($1, $2)`, versioning.SourceLock, b.Source)
+	first, second := applied.Message(0, h.Events[0]), applied.Message(1, h.Events[1])
+	if err := p.Apply(t.Context(), events.LiveRun, []stream.Event{first}); !errors.Is(err, events.ErrUnavailable) {
+		t.Errorf("during a swap: %v", err)
+	}
+	if err := p.ApplySingle(t.Context(), events.LiveRun, second); !errors.Is(err, events.ErrUnavailable) {
+		t.Errorf("as a single event during a swap: %v", err)
+	}
+	must(t, tx.Rollback(t.Context()))
+	b.Settings = apply.DefaultSettings // a busy machine may need longer than the short timeout
+	after := b.Applier(t, nil)
+	must(t, after.Apply(t.Context(), events.LiveRun, []stream.Event{first}))
+	must(t, after.ApplySingle(t.Context(), events.LiveRun, second))
+	var outcomes, attempts int
+	b.Scan(t, `SELECT count(*) FROM outcomes WHERE status <> 'failed'`, &outcomes)
+	b.Scan(t, `SELECT max(attempts) FROM outcomes`, &attempts)
+	if outcomes != 2 || attempts != 1 {
+		t.Errorf("%d outcomes, after %d attempts", outcomes, attempts)
+	}
+}
+
+// The server ends a session that hangs in a transaction with an object's lock. The events of the
+// object are then applied.
+func TestApply_frozenSession_losesItsLocks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	frozen, err := b.Pool.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = frozen.Rollback(t.Context()) }()
+	var limit string
+	if err := frozen.QueryRow(t.Context(), `SHOW idle_in_transaction_session_timeout`).Scan(&limit); err != nil ||
+		limit != "15s" {
+		t.Fatalf("a processor's session may stay idle in a transaction for %q (%v)", limit, err)
+	}
+	// The same with a limit that is short enough for a test.
+	testkit.ExecSQL(t, frozen, `SET LOCAL idle_in_transaction_session_timeout = '200ms'`)
+	testkit.ExecSQL(t, frozen, `SELECT pg_advisory_xact_lock($1)`, versioning.ObjectKey(b.Source, "", "thing", "obj_e"))
+	e := applied.ThingEvent(0, "e")
+	must(t, b.Applier(t, nil).Apply(t.Context(), events.LiveRun, []stream.Event{e}))
+	if status, _, _ := b.OutcomeOf(t, e.ID); status != "applied" {
+		t.Errorf("after a frozen session: %s", status)
+	}
+}
