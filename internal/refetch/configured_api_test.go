@@ -1,4 +1,4 @@
-package reconcile_test
+package refetch_test
 
 import (
 	"bytes"
