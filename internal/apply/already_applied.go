@@ -26,9 +26,9 @@ func (to *Target) loadLiveOutcomes(ctx context.Context, tx pgx.Tx, batch []*even
 		return nil
 	}
 	byID, ids := map[int64]*event{}, []int64{}
-	for _, it := range batch {
-		if it.isOpen() && mayChangeRefetchOnly(it, objs[it.key]) {
-			byID[it.ev.ID], ids = it, append(ids, it.ev.ID)
+	for _, e := range batch {
+		if e.isOpen() && mayChangeRefetchOnly(e, objs[e.key]) {
+			byID[e.ev.ID], ids = e, append(ids, e.ev.ID)
 		}
 	}
 	if len(ids) == 0 {
@@ -46,24 +46,24 @@ func (to *Target) loadLiveOutcomes(ctx context.Context, tx pgx.Tx, batch []*even
 
 // mayChangeRefetchOnly reports whether an event may change an object's RefetchAfter and nothing
 // else.
-func mayChangeRefetchOnly(it *event, o *versioning.Object) bool {
-	return o.Exists && (it.input.Partial != "" || o.RefetchAfter != 0 || o.HasRefetch())
+func mayChangeRefetchOnly(e *event, o *versioning.Object) bool {
+	return o.Exists && (e.input.Partial != "" || o.RefetchAfter != 0 || o.HasRefetch())
 }
 
 // setLiveOutcome sets appliedLiveAt if the live outcome fits the event as it is read now. An event
 // that was read as a whole state then, and is partial now, was not applied as a partial one.
-func (it *event) setLiveOutcome(status versioning.Status, at time.Time) {
-	partial, dead := it.input.Partial != "", status == versioning.Dead
-	if dead != it.refetchPending || partial && !dead && status != versioning.Ambiguous && status != versioning.Stale {
+func (e *event) setLiveOutcome(status versioning.Status, at time.Time) {
+	partial, dead := e.input.Partial != "", status == versioning.Dead
+	if dead != e.refetchPending || partial && !dead && status != versioning.Ambiguous && status != versioning.Stale {
 		return
 	}
-	it.appliedLiveAt = at
+	e.appliedLiveAt = at
 }
 
 // alreadyApplied reports whether the event is part of the object's row. If the row was created
 // after the event was applied live, it is not.
-func (it *event) alreadyApplied(o *versioning.Object) bool {
-	return !it.appliedLiveAt.IsZero() && o.Exists && !it.appliedLiveAt.Before(o.CreatedAt)
+func (e *event) alreadyApplied(o *versioning.Object) bool {
+	return !e.appliedLiveAt.IsZero() && o.Exists && !e.appliedLiveAt.Before(o.CreatedAt)
 }
 
 // restoreRefetchAfter keeps the row's previous RefetchAfter if nothing else has changed.

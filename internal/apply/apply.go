@@ -104,15 +104,15 @@ func (a *Applier) applySplit(ctx context.Context, to Target, batch []*event) err
 	case errors.As(err, &swap):
 		to.swaps.Sources = append(to.swaps.Sources, swap.Sources...)
 		return a.applySplit(ctx, to, slices.DeleteFunc(slices.Clone(batch),
-			func(it *event) bool { return slices.Contains(swap.Sources, it.ev.Source) }))
+			func(e *event) bool { return slices.Contains(swap.Sources, e.ev.Source) }))
 	case ctx.Err() != nil || errors.Is(err, errGuardFailed) || postgres.NeedsOperator(err) ||
 		postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(batch) == 1):
 		return fmt.Errorf("apply %d events: %w: %w", len(batch), events.ErrUnavailable, err)
 	case len(batch) == 1:
-		it := *batch[0]
-		it.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
-		a.Logger.Warn("event failed", "event", it.ev.ID, "source", it.ev.Source, "error", err)
-		return a.commit(ctx, to, []*event{&it})
+		e := *batch[0]
+		e.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
+		a.Logger.Warn("event failed", "event", e.ev.ID, "source", e.ev.Source, "error", err)
+		return a.commit(ctx, to, []*event{&e})
 	}
 	if err := a.applySplit(ctx, to, batch[:len(batch)/2]); err != nil {
 		return err

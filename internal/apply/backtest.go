@@ -35,14 +35,14 @@ func (h *Backtest) Evaluate(ctx context.Context, db events.Reader, applied map[A
 	visit func([]effects.PlannedEffect) error) (anomalies []Anomaly, err error) {
 	return h.r.forEachBatch(ctx, db, h.objs, applied, ids, false,
 		func(batch []*event, byKey map[versioning.Key]*versioning.Object) error {
-			for _, it := range batch {
-				h.w.plansEffects = it.ev.ID >= h.from
-				reduce([]*event{it}, byKey, h.w.observe)
-				if h.w.plansEffects && h.w.isRuleEvent(it) {
-					h.w.planForEvent(it)
+			for _, e := range batch {
+				h.w.plansEffects = e.ev.ID >= h.from
+				reduce([]*event{e}, byKey, h.w.observe)
+				if h.w.plansEffects && h.w.isRuleEvent(e) {
+					h.w.planForEvent(e)
 				}
 				// an overwriting refetch: only its final state is a change
-				if f := h.w.tracked(it.key); f != nil && f.reapplied {
+				if f := h.w.tracked(e.key); f != nil && f.reapplied {
 					h.w.emit(f, true)
 					f.reapplied = false
 				}

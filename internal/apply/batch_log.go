@@ -81,9 +81,9 @@ func (t *transaction) logNeedsReview(dead int) {
 
 // firstDead returns the first dead events of a batch, each with its reason.
 func firstDead(batch []*event) (first []string) {
-	for _, it := range batch {
-		if !it.finished && it.outcome.status == versioning.Dead && len(first) < maxDeadLogged {
-			first = append(first, fmt.Sprintf("%d: %s", it.ev.ID, cut(it.outcome.reason, maxReasonBytes)))
+	for _, e := range batch {
+		if !e.finished && e.outcome.status == versioning.Dead && len(first) < maxDeadLogged {
+			first = append(first, fmt.Sprintf("%d: %s", e.ev.ID, cut(e.outcome.reason, maxReasonBytes)))
 		}
 	}
 	return first

@@ -57,61 +57,61 @@ type outcome struct {
 }
 
 // read decodes an event with its provider. Every failure becomes an outcome of this event alone.
-func (a *Applier) read(ev *stream.Event) (it *event) {
-	it = &event{ev: ev, lockKey: ev.ID}
+func (a *Applier) read(ev *stream.Event) (e *event) {
+	e = &event{ev: ev, lockKey: ev.ID}
 	defer func() {
 		if r := recover(); r != nil {
 			a.Logger.Error("panic while reading an event", "event", ev.ID, "source", ev.Source, "panic", r)
-			it.outcome = &outcome{status: versioning.Failed, reason: fmt.Sprintf("reading the event panicked: %v", r)}
+			e.outcome = &outcome{status: versioning.Failed, reason: fmt.Sprintf("reading the event panicked: %v", r)}
 		}
 	}()
-	it.key.Source = a.sources.number(ev.Source)
+	e.key.Source = a.sources.number(ev.Source)
 	if ev.Redacted {
-		it.outcome = redacted()
-		return it
+		e.outcome = redacted()
+		return e
 	}
 	if ev.BodyInLog {
-		it.outcome = &outcome{status: versioning.Dead, reason: "the event is no longer in the log, and was too " +
+		e.outcome = &outcome{status: versioning.Dead, reason: "the event is no longer in the log, and was too " +
 			"large for a message"}
-		return it
+		return e
 	}
 	src, ok := a.sources.source(ev.Source)
 	if !ok {
-		it.configFailure = true
-		it.outcome = &outcome{status: versioning.Failed,
+		e.configFailure = true
+		e.outcome = &outcome{status: versioning.Failed,
 			reason: fmt.Sprintf("source %q is not in this processor's configuration: add it, and the event is retried",
 				ev.Source)}
-		return it
+		return e
 	}
-	ignored, err := it.observe(src)
+	ignored, err := e.observe(src)
 	var dead *provider.Dead
 	switch {
 	case errors.As(err, &dead):
-		it.outcome = &outcome{status: versioning.Dead, reason: dead.Reason}
+		e.outcome = &outcome{status: versioning.Dead, reason: dead.Reason}
 		if dead.NeedsRefetch {
-			it.requestRefetch()
+			e.requestRefetch()
 		}
 	case err != nil:
-		it.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
+		e.outcome = &outcome{status: versioning.Failed, reason: err.Error()}
 	case ignored != "":
-		it.outcome = &outcome{status: versioning.Ignored, reason: ignored}
+		e.outcome = &outcome{status: versioning.Ignored, reason: ignored}
 	}
-	return it
+	return e
 }
 
 // observe reads an event or a refetch. ignored says why it concerns no object.
-func (it *event) observe(src Source) (ignored string, err error) {
-	if isRefetch(it.ev) {
-		return it.readRefetch(src)
+func (e *event) observe(src Source) (ignored string, err error) {
+	if isRefetch(e.ev) {
+		return e.readRefetch(src)
 	}
-	obs, err := provider.Observe(src.Provider, src.Config, &it.ev.StoredEvent)
+	obs, err := provider.Observe(src.Provider, src.Config, &e.ev.StoredEvent)
 	if err != nil || obs.Ignored != "" {
 		return obs.Ignored, err
 	}
-	if err := it.setKey(src, obs.Account, obs.ObjectType, obs.ObjectID); err != nil {
+	if err := e.setKey(src, obs.Account, obs.ObjectType, obs.ObjectID); err != nil {
 		return "", err
 	}
-	it.input, err = versioning.InputFromObservation(obs, it.ev.ReceivedAt)
+	e.input, err = versioning.InputFromObservation(obs, e.ev.ReceivedAt)
 	obs.State.Release() // the input holds the hashes and the bytes of the state
 	return "", err
 }
@@ -124,48 +124,48 @@ func isRefetch(ev *stream.Event) bool {
 }
 
 // readRefetch reads a refetch.
-func (it *event) readRefetch(src Source) (ignored string, err error) {
-	refetch, err := provider.DecodeRefetch(it.ev.Body)
+func (e *event) readRefetch(src Source) (ignored string, err error) {
+	refetch, err := provider.DecodeRefetch(e.ev.Body)
 	if err != nil {
 		return "", err
 	}
 	reader := src.refetchReader()
 	if reader == nil {
-		it.configFailure = true
+		e.configFailure = true
 		return "", fmt.Errorf("refetches of source %q cannot be read: configure the section api, with objects, "+
-			"with which they were made; then they are retried", it.ev.Source)
+			"with which they were made; then they are retried", e.ev.Source)
 	}
-	if err := it.setKey(src, refetch.Account, refetch.ObjectType, refetch.ObjectID); err != nil {
+	if err := e.setKey(src, refetch.Account, refetch.ObjectType, refetch.ObjectID); err != nil {
 		return "", err
 	}
 	obs, err := reader.Snapshot(src.Config, &refetch.Snapshot)
 	if err != nil || obs.Ignored != "" {
 		return obs.Ignored, err
 	}
-	it.input, err = versioning.InputFromRefetch(obs, refetch, it.ev.ReceivedAt)
+	e.input, err = versioning.InputFromRefetch(obs, refetch, e.ev.ReceivedAt)
 	obs.State.Release()
 	return "", err
 }
 
 // setKey sets the object that the event concerns.
-func (it *event) setKey(src Source, account, objectType, id string) error {
+func (e *event) setKey(src Source, account, objectType, id string) error {
 	key := versioning.Key{Source: src.Number, Account: account, Type: objectType, ID: id}
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	it.key, it.lockKey = key, key.Hash()
+	e.key, e.lockKey = key, key.Hash()
 	return nil
 }
 
 // requestRefetch makes a dead event request a refetch of its object, as of the event's receipt.
-func (it *event) requestRefetch() {
+func (e *event) requestRefetch() {
 	var err error
-	it.input, err = versioning.InputFromObservation(provider.Observation{Partial: it.outcome.reason}, it.ev.ReceivedAt)
-	it.refetchPending = err == nil
+	e.input, err = versioning.InputFromObservation(provider.Observation{Partial: e.outcome.reason}, e.ev.ReceivedAt)
+	e.refetchPending = err == nil
 }
 
 // isOpen reports whether the event must still be applied to its object.
-func (it *event) isOpen() bool { return !it.finished && (it.outcome == nil || it.refetchPending) }
+func (e *event) isOpen() bool { return !e.finished && (e.outcome == nil || e.refetchPending) }
 
 // maxNameBytes bounds each part of an object's key, so that the key always fits an index.
 const maxNameBytes = 512
@@ -192,45 +192,45 @@ func checkKey(k versioning.Key) error {
 // function: any order of events ends in the same objects. Overwriting refetches come first, because
 // they discard the history of their object. If observe is not nil, it is called with the object
 // before and after each event.
-func reduce(batch []*event, objs map[versioning.Key]*versioning.Object, observe func(it *event, before *versioning.Row,
+func reduce(batch []*event, objs map[versioning.Key]*versioning.Object, observe func(e *event, before *versioning.Row,
 	o *versioning.Object)) []*versioning.Object {
 	var dirty []*versioning.Object
 	seen := map[versioning.Key]bool{}
-	for _, it := range overwritesFirst(batch) {
-		if !it.isOpen() {
+	for _, e := range overwritesFirst(batch) {
+		if !e.isOpen() {
 			continue
 		}
-		o := objs[it.key]
+		o := objs[e.key]
 		before, last := o.Row, o.LastEventID
-		if it.input.Version == o.Version {
+		if e.input.Version == o.Version {
 			before.TiedStates = slices.Clone(o.TiedStates) // the tied states of this version grow in place
 		}
-		d := versioning.Apply(&o.Row, it.input)
-		it.fit, it.reportsFit = versioning.FitChange(&before, &it.input, d.Status)
-		if it.alreadyApplied(o) {
+		d := versioning.Apply(&o.Row, e.input)
+		e.fit, e.reportsFit = versioning.FitChange(&before, &e.input, d.Status)
+		if e.alreadyApplied(o) {
 			restoreRefetchAfter(&o.Row, &before)
 		}
-		hasState := it.input.Partial == "" && o.Version == it.input.Version && d.Status != versioning.Stale &&
+		hasState := e.input.Partial == "" && o.Version == e.input.Version && d.Status != versioning.Stale &&
 			d.Status != versioning.Dead
 		if hasState {
 			if o.Version != before.Version || o.OverwrittenAt != before.OverwrittenAt {
 				o.LastEventID = 0
 			}
 			// of several events with this version the greatest id counts, whatever their order
-			o.LastEventID = max(o.LastEventID, it.ev.ID)
+			o.LastEventID = max(o.LastEventID, e.ev.ID)
 		}
 		if observe != nil {
-			observe(it, &before, o)
+			observe(e, &before, o)
 		}
-		if !seen[it.key] && (o.LastEventID != last || hasState && o.Outdated() || !o.Equal(&before)) {
-			seen[it.key] = true
+		if !seen[e.key] && (o.LastEventID != last || hasState && o.Outdated() || !o.Equal(&before)) {
+			seen[e.key] = true
 			dirty = append(dirty, o)
 		}
-		if it.refetchPending {
+		if e.refetchPending {
 			continue
 		}
-		it.outcome = &outcome{status: d.Status, reason: d.Reason, decidedBy: optionalVersion(d.DecidedBy),
-			version: optionalVersion(it.input.Version)}
+		e.outcome = &outcome{status: d.Status, reason: d.Reason, decidedBy: optionalVersion(d.DecidedBy),
+			version: optionalVersion(e.input.Version)}
 	}
 	return dirty
 }

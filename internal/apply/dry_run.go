@@ -72,8 +72,8 @@ func (t *DryRun) Decide(ctx context.Context, ids []int64) (map[versioning.Status
 		if err := t.decide(ctx, batch); err != nil {
 			return nil, err
 		}
-		for _, it := range batch {
-			counts[it.outcome.status]++
+		for _, e := range batch {
+			counts[e.outcome.status]++
 		}
 		evs = evs[n:]
 	}
@@ -118,16 +118,16 @@ func (t *DryRun) decide(ctx context.Context, batch []*event) error {
 func (t *DryRun) load(ctx context.Context, tx pgx.Tx, batch []*event) (map[versioning.Key]*versioning.Object, error) {
 	objs := map[versioning.Key]*versioning.Object{}
 	var requests []versioning.LoadRequest
-	for _, it := range batch {
-		if _, ok := objs[it.key]; ok || !it.isOpen() {
+	for _, e := range batch {
+		if _, ok := objs[e.key]; ok || !e.isOpen() {
 			continue
 		}
-		if p, ok := t.projected[it.key]; ok {
-			objs[it.key] = &p.now
+		if p, ok := t.projected[e.key]; ok {
+			objs[e.key] = &p.now
 			continue
 		}
-		objs[it.key] = nil
-		requests = append(requests, versioning.LoadRequest{Key: it.key, MinAt: math.MinInt64, MaxAt: math.MaxInt64})
+		objs[e.key] = nil
+		requests = append(requests, versioning.LoadRequest{Key: e.key, MinAt: math.MinInt64, MaxAt: math.MaxInt64})
 	}
 	if len(requests) == 0 {
 		return objs, nil

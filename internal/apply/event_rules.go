@@ -31,9 +31,9 @@ func (w *transitions) planForEvents(ctx context.Context, tx pgx.Tx, batch []*eve
 	}
 	var all []*event
 	var ids []int64
-	for _, it := range batch {
-		if w.isRuleEvent(it) {
-			all, ids = append(all, it), append(ids, it.ev.ID)
+	for _, e := range batch {
+		if w.isRuleEvent(e) {
+			all, ids = append(all, e), append(ids, e.ev.ID)
 		}
 	}
 	had := map[int64]bool{}
@@ -44,9 +44,9 @@ func (w *transitions) planForEvents(ctx context.Context, tx pgx.Tx, batch []*eve
 			return fmt.Errorf("read other outcomes of %d events: %w", len(ids), err)
 		}
 	}
-	for _, it := range all {
-		if !had[it.ev.ID] {
-			w.planForEvent(it)
+	for _, e := range all {
+		if !had[e.ev.ID] {
+			w.planForEvent(e)
 		}
 	}
 	return nil
@@ -55,11 +55,11 @@ func (w *transitions) planForEvents(ctx context.Context, tx pgx.Tx, batch []*eve
 // isRuleEvent reports whether rules are evaluated for an event. This is true if a sender delivered
 // it, so that it is no refetch, and if this transaction applies it to its object, whatever the
 // result.
-func (w *transitions) isRuleEvent(it *event) bool {
-	if it.finished || it.outcome == nil || isRefetch(it.ev) || !w.rules.HasEventRules(it.ev.Source, it.key.Type) {
+func (w *transitions) isRuleEvent(e *event) bool {
+	if e.finished || e.outcome == nil || isRefetch(e.ev) || !w.rules.HasEventRules(e.ev.Source, e.key.Type) {
 		return false
 	}
-	switch it.outcome.status {
+	switch e.outcome.status {
 	case versioning.Applied, versioning.Unchanged, versioning.Stale, versioning.Ambiguous:
 		return true
 	case versioning.Ignored, versioning.Failed, versioning.Dead:
@@ -68,11 +68,11 @@ func (w *transitions) isRuleEvent(it *event) bool {
 }
 
 // planForEvent adds the effects that rules plan for an event.
-func (w *transitions) planForEvent(it *event) {
-	t := effects.Transition{On: rules.OnEvent, Source: it.ev.Source, Number: it.key.Source, Account: it.key.Account,
-		Type: it.key.Type, ID: it.key.ID, Event: eventOf(it.ev)}
-	if it.input.Partial == "" {
-		t.New, t.Deleted = it.input.State.JSON, it.input.State.Deleted
+func (w *transitions) planForEvent(e *event) {
+	t := effects.Transition{On: rules.OnEvent, Source: e.ev.Source, Number: e.key.Source, Account: e.key.Account,
+		Type: e.key.Type, ID: e.key.ID, Event: eventOf(e.ev)}
+	if e.input.Partial == "" {
+		t.New, t.Deleted = e.input.State.JSON, e.input.State.Deleted
 	}
 	w.plannedEffects = append(w.plannedEffects, w.rules.Evaluate(&t)...)
 }

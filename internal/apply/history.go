@@ -22,7 +22,7 @@ import (
 // overwritesFirst returns the events with the overwriting refetches first, the latest of them
 // before the others.
 func overwritesFirst(batch []*event) []*event {
-	overwrites := func(it *event) bool { return it.input.OverwriteAt != 0 }
+	overwrites := func(e *event) bool { return e.input.OverwriteAt != 0 }
 	if !slices.ContainsFunc(batch, overwrites) {
 		return batch
 	}
@@ -59,19 +59,19 @@ func (a *Applier) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, order
 	objs map[versioning.Key]*versioning.Object) ([]*event, error) {
 	var objects, firsts, lasts []int64
 	inBatch := map[int64]bool{}
-	for _, it := range batch {
-		if !it.isOpen() {
+	for _, e := range batch {
+		if !e.isOpen() {
 			continue // an event with an outcome is part of the history
 		}
-		inBatch[it.ev.ID] = true
-		if it.input.OverwriteAt <= objs[it.key].OverwrittenAt || it.input.Partial != "" {
+		inBatch[e.ev.ID] = true
+		if e.input.OverwriteAt <= objs[e.key].OverwrittenAt || e.input.Partial != "" {
 			continue
 		}
 		last := int64(math.MaxInt64)
 		if ordered {
-			last = it.ev.ID
+			last = e.ev.ID
 		}
-		objects, firsts, lasts = append(objects, it.lockKey), append(firsts, lowestIDAt(it.input.OverwriteAt)),
+		objects, firsts, lasts = append(objects, e.lockKey), append(firsts, lowestIDAt(e.input.OverwriteAt)),
 			append(lasts, last)
 	}
 	if len(objects) == 0 {
@@ -89,13 +89,13 @@ func (a *Applier) reloadHistory(ctx context.Context, tx pgx.Tx, run int64, order
 	var reloaded []*event
 	for i := range recs {
 		ev := a.sourceEvent(&recs[i])
-		it := a.read(&ev)
-		if ownStateApplied[ev.ID] && it.outcome != nil && it.outcome.status == versioning.Failed {
-			return nil, fmt.Errorf("reload the history of the object since the refetch began: %w", unreadableError(it))
+		e := a.read(&ev)
+		if ownStateApplied[ev.ID] && e.outcome != nil && e.outcome.status == versioning.Failed {
+			return nil, fmt.Errorf("reload the history of the object since the refetch began: %w", unreadableError(e))
 		}
 		// an event that was dead and can be read today was not applied
-		if it.isOpen() && objs[it.key] != nil && (ownStateApplied[ev.ID] || it.refetchPending) {
-			reloaded = append(reloaded, it)
+		if e.isOpen() && objs[e.key] != nil && (ownStateApplied[ev.ID] || e.refetchPending) {
+			reloaded = append(reloaded, e)
 		}
 	}
 	return reloaded, nil

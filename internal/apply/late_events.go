@@ -51,27 +51,27 @@ func setObjectVersionEnds(all []*stateChange, batch []*event) {
 		byKey[s.key] = s
 	}
 	found := map[versioning.Key]bool{}
-	for _, it := range batch {
-		s := byKey[it.key]
-		if s == nil || !it.input.OwnVersion || it.input.Version != s.version {
+	for _, e := range batch {
+		s := byKey[e.key]
+		if s == nil || !e.input.OwnVersion || e.input.Version != s.version {
 			continue
 		}
-		if end := it.happenedUntil(); !found[it.key] || end < s.happenedUntil {
-			found[it.key], s.happenedUntil = true, end
+		if end := e.happenedUntil(); !found[e.key] || end < s.happenedUntil {
+			found[e.key], s.happenedUntil = true, end
 		}
 	}
 }
 
 // happenedUntil returns the latest time at which the change of an event with an object version
 // occurred.
-func (it *event) happenedUntil() int64 {
+func (e *event) happenedUntil() int64 {
 	switch {
-	case it.input.Version.IsTime():
-		return it.input.Version.At
-	case !it.ev.OccurredAt.IsZero():
-		return it.ev.OccurredAt.UnixMicro()
+	case e.input.Version.IsTime():
+		return e.input.Version.At
+	case !e.ev.OccurredAt.IsZero():
+		return e.ev.OccurredAt.UnixMicro()
 	}
-	return it.input.Received
+	return e.input.Received
 }
 
 // completeTypesSQL returns for object types the time until which their objects were checked. An

@@ -17,7 +17,7 @@ import (
 // objects, or the event ids if they concern no object. While a caller holds these locks, none of
 // the events is being applied.
 func (a *Applier) LockKeys(ctx context.Context, ids []int64) (locks []int64, err error) {
-	err = a.readEach(ctx, ids, func(it *event) { locks = append(locks, it.lockKey) })
+	err = a.readEach(ctx, ids, func(e *event) { locks = append(locks, e.lockKey) })
 	return locks, err
 }
 
@@ -25,9 +25,9 @@ func (a *Applier) LockKeys(ctx context.Context, ids []int64) (locks []int64, err
 // table of objects would store it.
 func (a *Applier) EventsWithState(ctx context.Context, ids []int64, matches func(state []byte) bool) (found []int64,
 	err error) {
-	err = a.readEach(ctx, ids, func(it *event) {
-		if it.outcome == nil && matches(it.input.State.JSON) {
-			found = append(found, it.ev.ID)
+	err = a.readEach(ctx, ids, func(e *event) {
+		if e.outcome == nil && matches(e.input.State.JSON) {
+			found = append(found, e.ev.ID)
 		}
 	})
 	return found, err
@@ -76,13 +76,13 @@ func lock(ctx context.Context, tx pgx.Tx, table versioning.ObjectTable, batch []
 	const tableSeed = 0x5851f42d4c957f2d
 	var sources []int32
 	keys := make([]int64, 0, 2*len(batch))
-	for _, it := range batch {
-		keys = append(keys, it.lockKey^int64(table)*tableSeed)
+	for _, e := range batch {
+		keys = append(keys, e.lockKey^int64(table)*tableSeed)
 		if eventsToo {
-			keys = append(keys, it.ev.ID^int64(table)*tableSeed)
+			keys = append(keys, e.ev.ID^int64(table)*tableSeed)
 		}
-		if table == versioning.Mirror && it.key.Type != "" && !slices.Contains(sources, it.key.Source) {
-			sources = append(sources, it.key.Source)
+		if table == versioning.Mirror && e.key.Type != "" && !slices.Contains(sources, e.key.Source) {
+			sources = append(sources, e.key.Source)
 		}
 	}
 	slices.Sort(keys)
@@ -125,17 +125,17 @@ const redactedSQL = `SELECT r.event FROM redacted_events r WHERE r.event = ANY($
 // locks that a redaction takes. Live events do not need this: a redaction gives each an outcome.
 func ignoreRedacted(ctx context.Context, tx pgx.Tx, batch []*event) error {
 	ids := make([]int64, len(batch))
-	for i, it := range batch {
-		ids[i] = it.ev.ID
+	for i, e := range batch {
+		ids[i] = e.ev.ID
 	}
 	redactedIDs, err := postgres.Collect(ctx, tx, pgx.RowTo[int64], redactedSQL, ids)
 	if err != nil {
 		return fmt.Errorf("find redacted events: %w", err)
 	}
-	for _, it := range batch {
-		if slices.Contains(redactedIDs, it.ev.ID) {
-			it.key, it.lockKey = versioning.Key{Source: it.key.Source}, it.ev.ID
-			it.outcome, it.refetchPending = redacted(), false
+	for _, e := range batch {
+		if slices.Contains(redactedIDs, e.ev.ID) {
+			e.key, e.lockKey = versioning.Key{Source: e.key.Source}, e.ev.ID
+			e.outcome, e.refetchPending = redacted(), false
 		}
 	}
 	return nil

@@ -68,14 +68,14 @@ func (t *transaction) count() {
 	}
 	counts := map[versioning.Status]int{}
 	var oldest time.Duration
-	for _, it := range t.batch {
-		if it.finished {
+	for _, e := range t.batch {
+		if e.finished {
 			continue
 		}
-		counts[it.outcome.status]++
-		t.metrics.outcomes.WithLabelValues(string(it.outcome.status)).Inc()
-		if it.attempts == 0 && t.to.Run == events.LiveRun && !it.ev.Retry {
-			lag := max(t.endedAt.Sub(it.ev.ReceivedAt), 0)
+		counts[e.outcome.status]++
+		t.metrics.outcomes.WithLabelValues(string(e.outcome.status)).Inc()
+		if e.attempts == 0 && t.to.Run == events.LiveRun && !e.ev.Retry {
+			lag := max(t.endedAt.Sub(e.ev.ReceivedAt), 0)
 			t.metrics.lag.Observe(lag.Seconds())
 			oldest = max(oldest, lag)
 		}

@@ -121,10 +121,10 @@ func (a *Applier) collectMissedChanges(batch []*event, late []*stateChange) []*m
 		}
 		return byKey[k]
 	}
-	for _, it := range batch {
-		if it.reportsFit {
-			g := entry(it.key)
-			g.fits = append(g.fits, it.fit)
+	for _, e := range batch {
+		if e.reportsFit {
+			g := entry(e.key)
+			g.fits = append(g.fits, e.fit)
 		}
 	}
 	for _, c := range late {

@@ -25,18 +25,18 @@ SELECT event_id, status, attempts, due > clock_now(), reason FROM outcomes WHERE
 // only acknowledged. An event whose attempt was reserved before this try is still open.
 func (a *Applier) markFinished(ctx context.Context, tx pgx.Tx, to Target, batch []*event) error {
 	byID := make(map[int64]*event, len(batch))
-	for _, it := range batch {
-		byID[it.ev.ID] = it
+	for _, e := range batch {
+		byID[e.ev.ID] = e
 	}
 	params := postgres.NewParams(tx.Conn(), postgres.Statement{Name: "postern_outcomes", SQL: outcomesSQL})
 	defer params.Release()
 	params.Int64(to.Run)
 	params.Array(pgtype.Int8OID, len(batch), func(i int) { params.Int64(batch[i].ev.ID) })
 	_, err := params.Run(ctx, func(outcome postgres.Row) error {
-		it := byID[outcome.Int64(0)]
-		it.attempts, it.previousReason = int(outcome.Int64(2)), outcome.Text(4)
+		e := byID[outcome.Int64(0)]
+		e.attempts, e.previousReason = int(outcome.Int64(2)), outcome.Text(4)
 		status := versioning.Status(outcome.Text(1))
-		it.finished, it.hasFinalOutcome = to.isFinished(it, status, outcome.Bool(3)), !to.unfinished(status)
+		e.finished, e.hasFinalOutcome = to.isFinished(e, status, outcome.Bool(3)), !to.unfinished(status)
 		return nil
 	})
 	if err != nil {
@@ -56,18 +56,18 @@ func (to Target) unfinished(status versioning.Status) bool {
 
 // isFinished reports whether an event with this stored status is only acknowledged. later says that
 // the outcome is not due yet.
-func (to Target) isFinished(it *event, status versioning.Status, later bool) bool {
+func (to Target) isFinished(e *event, status versioning.Status, later bool) bool {
 	switch {
 	case !to.unfinished(status):
 		return true
-	case it.reserved > 0:
-		return it.reserved != it.attempts
-	case it.reserving && to.Run != events.LiveRun && to.RetryRun == 0 &&
-		strings.HasPrefix(it.previousReason, reservedReason),
-		it.reserving && to.RetryRun != 0 && strings.HasPrefix(it.previousReason, to.reservation()):
-		return it.attempts >= maxSingleAttempts
+	case e.reserved > 0:
+		return e.reserved != e.attempts
+	case e.reserving && to.Run != events.LiveRun && to.RetryRun == 0 &&
+		strings.HasPrefix(e.previousReason, reservedReason),
+		e.reserving && to.RetryRun != 0 && strings.HasPrefix(e.previousReason, to.reservation()):
+		return e.attempts >= maxSingleAttempts
 	case to.RetryRun != 0:
-		it.attempts = 0
+		e.attempts = 0
 		return false
 	}
 	return later
@@ -97,10 +97,10 @@ WHERE o.status = 'failed' OR o.status = 'dead' AND $15`
 // or becomes dead after the last attempt.
 func (a *Applier) record(ctx context.Context, tx pgx.Tx, to Target, batch []*event) error {
 	open := make([]numberedAttempt, 0, len(batch))
-	for _, it := range batch {
-		if !it.finished {
-			n, wait := a.attempt(it)
-			open = append(open, numberedAttempt{it, n, wait})
+	for _, e := range batch {
+		if !e.finished {
+			n, wait := a.attempt(e)
+			open = append(open, numberedAttempt{e, n, wait})
 		}
 	}
 	if len(open) == 0 {
@@ -177,29 +177,29 @@ const configRetryDelay = time.Minute
 // attempt returns the number of this attempt and, after a failure, the wait before the next one.
 // After the last attempt it turns the failed outcome into a dead one. A reservation is an attempt
 // that is not made yet, so it becomes dead only when no attempt remains.
-func (a *Applier) attempt(it *event) (n int, wait *time.Duration) {
-	n = it.attempts + 1
-	if it.reserved > 0 {
-		n = it.reserved
+func (a *Applier) attempt(e *event) (n int, wait *time.Duration) {
+	n = e.attempts + 1
+	if e.reserved > 0 {
+		n = e.reserved
 	}
 	last := len(a.Settings.BackOff) + 1
 	switch {
-	case it.outcome.status != versioning.Failed:
+	case e.outcome.status != versioning.Failed:
 		return n, nil
-	case it.configFailure:
+	case e.configFailure:
 		w := configRetryDelay
 		return n - 1, &w
-	case n < last || it.reserving && n == last:
+	case n < last || e.reserving && n == last:
 		w := configRetryDelay
 		if last > 1 {
 			w = a.Settings.BackOff[min(n, last-1)-1]
 		}
 		return n, &w
-	case it.reserving:
+	case e.reserving:
 		n--
 	}
-	it.outcome.status = versioning.Dead
-	it.outcome.reason = fmt.Sprintf("given up after %d attempts: %s", n, it.outcome.reason)
+	e.outcome.status = versioning.Dead
+	e.outcome.reason = fmt.Sprintf("given up after %d attempts: %s", n, e.outcome.reason)
 	return n, nil
 }
 
@@ -233,13 +233,13 @@ func (a *Applier) applySingle(ctx context.Context, to Target, ev stream.Event) e
 		return unavailable(err)
 	}
 	if err = a.fetchBodies(ctx, a.Pool, one); err == nil {
-		it := a.read(&one[0])
-		it.reserved = n
-		if to.excludes(it) { // the attempt is recorded already, so an outcome must be recorded too
-			it.outcome = &outcome{status: versioning.Ignored, reason: "the event is of another type than this run " +
+		e := a.read(&one[0])
+		e.reserved = n
+		if to.excludes(e) { // the attempt is recorded already, so an outcome must be recorded too
+			e.outcome = &outcome{status: versioning.Ignored, reason: "the event is of another type than this run " +
 				"applies"}
 		}
-		err = a.applyBatch(ctx, to, []*event{it})
+		err = a.applyBatch(ctx, to, []*event{e})
 	}
 	if err != nil {
 		a.returnAttempt(ctx, to, ev.ID, n)
@@ -250,39 +250,39 @@ func (a *Applier) applySingle(ctx context.Context, to Target, ev stream.Event) e
 // reserve commits the next attempt of an event as failed and returns its number, or 0 if there is
 // nothing to try.
 func (a *Applier) reserve(ctx context.Context, to Target, ev *stream.Event) (n int, err error) {
-	var it *event
+	var e *event
 	err = postgres.InTx(ctx, a.Pool, "reserve attempt", a.Settings.ApplyTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
-			it = &event{ev: ev, lockKey: ev.ID, key: versioning.Key{Source: a.sources.number(ev.Source)},
+			e = &event{ev: ev, lockKey: ev.ID, key: versioning.Key{Source: a.sources.number(ev.Source)},
 				reserving: true}
 			if err := to.guard(ctx, tx); err != nil {
 				return err
 			}
-			if _, err := lock(ctx, tx, to.table(), []*event{it}, false, true); err != nil {
+			if _, err := lock(ctx, tx, to.table(), []*event{e}, false, true); err != nil {
 				return err
 			}
-			if err := a.markFinished(ctx, tx, to, []*event{it}); err != nil {
+			if err := a.markFinished(ctx, tx, to, []*event{e}); err != nil {
 				return err
 			}
-			it.outcome = &outcome{status: versioning.Failed, reason: to.reservation()}
-			before := it.previousReason
+			e.outcome = &outcome{status: versioning.Failed, reason: to.reservation()}
+			before := e.previousReason
 			if strings.HasPrefix(before, reservedReason) {
 				_, before, _ = strings.Cut(before, previousPrefix)
 			}
 			if before != "" {
-				it.outcome.reason += previousPrefix + before
+				e.outcome.reason += previousPrefix + before
 			}
-			if err := a.record(ctx, tx, to, []*event{it}); err != nil {
+			if err := a.record(ctx, tx, to, []*event{e}); err != nil {
 				return err
 			}
-			n = it.attempts + 1
-			if it.finished || it.outcome.status == versioning.Dead {
+			n = e.attempts + 1
+			if e.finished || e.outcome.status == versioning.Dead {
 				n = 0
 			}
 			return nil
 		})
 	if err == nil {
-		to.countFinal(it)
+		to.countFinal(e)
 	}
 	return n, err
 }

@@ -96,29 +96,29 @@ func (r *Reducer) selectBatch(objs map[int64]*versioning.Object, applied map[App
 	overwritesOnly bool) (anomalies []Anomaly, batch []*event, byKey map[versioning.Key]*versioning.Object) {
 	byKey = map[versioning.Key]*versioning.Object{}
 	for i := range evs {
-		it := r.a.read(&evs[i])
-		ownState, selected := applied[AppliedEvent{it.ev.ID, it.lockKey}]
-		selected = selected && it.isOpen() && (ownState || it.refetchPending) && objs[it.lockKey].Key == it.key
-		for _, object := range objectsOf[it.ev.ID] {
-			if (!selected || object != it.lockKey) && !it.ev.Redacted && applied[AppliedEvent{it.ev.ID, object}] {
-				anomalies = append(anomalies, it.anomaly(object))
+		e := r.a.read(&evs[i])
+		ownState, selected := applied[AppliedEvent{e.ev.ID, e.lockKey}]
+		selected = selected && e.isOpen() && (ownState || e.refetchPending) && objs[e.lockKey].Key == e.key
+		for _, object := range objectsOf[e.ev.ID] {
+			if (!selected || object != e.lockKey) && !e.ev.Redacted && applied[AppliedEvent{e.ev.ID, object}] {
+				anomalies = append(anomalies, e.anomaly(object))
 			}
 		}
-		if selected && (!overwritesOnly || it.input.OverwriteAt != 0) {
-			byKey[it.key] = objs[it.lockKey]
-			batch = append(batch, it)
+		if selected && (!overwritesOnly || e.input.OverwriteAt != 0) {
+			byKey[e.key] = objs[e.lockKey]
+			batch = append(batch, e)
 		}
 	}
 	return anomalies, batch, byKey
 }
 
 // anomaly says why an event of an object's history is not applied to it.
-func (it *event) anomaly(object int64) Anomaly {
-	o := Anomaly{AppliedEvent: AppliedEvent{it.ev.ID, object},
-		Reason: "is read as one of another object now: " + it.key.Type + " " + it.key.ID}
-	if it.outcome != nil {
-		o.Unreadable = it.outcome.status == versioning.Failed
-		o.Reason = "is " + string(it.outcome.status) + " as it is read now: " + it.outcome.reason
+func (e *event) anomaly(object int64) Anomaly {
+	o := Anomaly{AppliedEvent: AppliedEvent{e.ev.ID, object},
+		Reason: "is read as one of another object now: " + e.key.Type + " " + e.key.ID}
+	if e.outcome != nil {
+		o.Unreadable = e.outcome.status == versioning.Failed
+		o.Reason = "is " + string(e.outcome.status) + " as it is read now: " + e.outcome.reason
 	}
 	return o
 }
@@ -130,6 +130,6 @@ func (r *Reducer) RefetchFingerprint(rec *events.Record) (sum [16]byte, ok bool)
 	if !isRefetch(&ev) {
 		return sum, false
 	}
-	it := r.a.read(&ev)
-	return [16]byte(it.input.State.ExactHash[:16]), it.outcome == nil
+	e := r.a.read(&ev)
+	return [16]byte(e.input.State.ExactHash[:16]), e.outcome == nil
 }

@@ -66,8 +66,8 @@ func (a *Applier) Reduce(ctx context.Context, ids []int64) (copied []string, err
 }
 
 // unreadableError returns the error for an event that cannot be read.
-func unreadableError(it *event) error {
-	return &NotReducedError{Event: it.ev.ID, Source: it.ev.Source, Reason: it.outcome.reason}
+func unreadableError(e *event) error {
+	return &NotReducedError{Event: e.ev.ID, Source: e.ev.Source, Reason: e.outcome.reason}
 }
 
 // ReduceInto applies events of the log that were applied before to another table of objects, as
@@ -121,13 +121,13 @@ func (a *Applier) reduceEvents(ctx context.Context, into versioning.ObjectTable,
 		}
 		batch := make([]*event, 0, n)
 		for i := range some {
-			it := a.read(&some[i])
-			if it.outcome != nil && it.outcome.status == versioning.Failed {
-				if err := onUnreadable(it); err != nil {
+			e := a.read(&some[i])
+			if e.outcome != nil && e.outcome.status == versioning.Failed {
+				if err := onUnreadable(e); err != nil {
 					return err
 				}
 			}
-			batch = append(batch, it)
+			batch = append(batch, e)
 		}
 		if err := a.reduceBatch(ctx, into, batch); err != nil {
 			return unavailable(err)

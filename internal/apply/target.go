@@ -84,14 +84,14 @@ func (to *Target) appliedRun() int64 {
 }
 
 // excludes reports whether the target's type excludes an event that was read.
-func (to *Target) excludes(it *event) bool {
-	return to.Staging != nil && to.Staging.Type != "" && it.key.Type != "" && it.key.Type != to.Staging.Type
+func (to *Target) excludes(e *event) bool {
+	return to.Staging != nil && to.Staging.Type != "" && e.key.Type != "" && e.key.Type != to.Staging.Type
 }
 
 // countFinal counts the events of a transaction that had a final outcome before.
 func (to *Target) countFinal(batch ...*event) {
-	for _, it := range batch {
-		if it.hasFinalOutcome && to.alreadyFinal != nil {
+	for _, e := range batch {
+		if e.hasFinalOutcome && to.alreadyFinal != nil {
 			to.alreadyFinal.Add(1)
 		}
 	}

@@ -21,8 +21,8 @@ const maxLinks = 128
 func (a *Applier) traceBatch(t *transaction, err error) {
 	parents := make([]trace.SpanContext, len(t.batch))
 	var links []trace.Link
-	for i, it := range t.batch {
-		if parents[i] = telemetry.SpanContext(it.ev.Trace); parents[i].IsValid() && len(links) < maxLinks {
+	for i, e := range t.batch {
+		if parents[i] = telemetry.SpanContext(e.ev.Trace); parents[i].IsValid() && len(links) < maxLinks {
 			links = append(links, trace.Link{SpanContext: parents[i]})
 		}
 	}
@@ -39,14 +39,14 @@ func (a *Applier) traceBatch(t *transaction, err error) {
 	if err != nil {
 		return // an event's own span belongs to the transaction that commits it
 	}
-	for i, it := range t.batch {
+	for i, e := range t.batch {
 		if parents[i].IsValid() {
-			a.traceEvent(t, it, parents[i], batch.SpanContext())
+			a.traceEvent(t, e, parents[i], batch.SpanContext())
 		}
 	}
 }
 
-func (a *Applier) traceEvent(t *transaction, it *event, parent, batch trace.SpanContext) {
+func (a *Applier) traceEvent(t *transaction, e *event, parent, batch trace.SpanContext) {
 	options := []trace.SpanStartOption{trace.WithTimestamp(t.startedAt), trace.WithSpanKind(trace.SpanKindConsumer)}
 	if batch.IsSampled() {
 		options = append(options, trace.WithLinks(trace.Link{SpanContext: batch}))
@@ -56,17 +56,17 @@ func (a *Applier) traceEvent(t *transaction, it *event, parent, batch trace.Span
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(attribute.String("postern.source", it.ev.Source), attribute.String("postern.event",
-		strconv.FormatInt(it.ev.ID, 10)), attribute.String("postern.type", it.ev.Type))
-	if it.finished {
+	span.SetAttributes(attribute.String("postern.source", e.ev.Source), attribute.String("postern.event",
+		strconv.FormatInt(e.ev.ID, 10)), attribute.String("postern.type", e.ev.Type))
+	if e.finished {
 		span.SetAttributes(attribute.String("postern.outcome", "finished before"))
 		return
 	}
-	span.SetAttributes(attribute.String("postern.outcome", string(it.outcome.status)))
-	if it.key.Type != "" {
-		span.SetAttributes(attribute.String("postern.object_type", it.key.Type))
+	span.SetAttributes(attribute.String("postern.outcome", string(e.outcome.status)))
+	if e.key.Type != "" {
+		span.SetAttributes(attribute.String("postern.object_type", e.key.Type))
 	}
-	if o := t.objects[it.key]; o != nil {
+	if o := t.objects[e.key]; o != nil {
 		span.SetAttributes(attribute.Int64("postern.revision", o.Revision))
 	}
 }

@@ -245,8 +245,8 @@ func countAmbiguityChanges(before map[versioning.Key]rowState, dirty []*versioni
 // they were read.
 func copyBatch(batch []*event) []*event {
 	out := make([]*event, len(batch))
-	for i, it := range batch {
-		c := *it
+	for i, e := range batch {
+		c := *e
 		out[i] = &c
 	}
 	return out
@@ -258,19 +258,19 @@ func loadObjects(ctx context.Context, tx pgx.Tx, from versioning.ObjectTable, ba
 	needsStates func(*event) bool) (map[versioning.Key]*versioning.Object, error) {
 	var requests []versioning.LoadRequest
 	position := map[versioning.Key]int{}
-	for _, it := range batch {
-		if !it.isOpen() {
+	for _, e := range batch {
+		if !e.isOpen() {
 			continue
 		}
-		i, ok := position[it.key]
+		i, ok := position[e.key]
 		if !ok {
 			i = len(requests)
-			position[it.key] = i
-			requests = append(requests, versioning.LoadRequest{Key: it.key, MinAt: math.MaxInt64, MaxAt: math.MinInt64})
+			position[e.key] = i
+			requests = append(requests, versioning.LoadRequest{Key: e.key, MinAt: math.MaxInt64, MaxAt: math.MinInt64})
 		}
-		at := it.input.Version.At
+		at := e.input.Version.At
 		requests[i].MinAt, requests[i].MaxAt = min(requests[i].MinAt, at), max(requests[i].MaxAt, at)
-		if needsStates != nil && needsStates(it) {
+		if needsStates != nil && needsStates(e) {
 			requests[i].MinAt, requests[i].MaxAt = math.MinInt64, math.MaxInt64
 		}
 	}

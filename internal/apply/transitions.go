@@ -58,7 +58,7 @@ func stateNeededBy(rules *effects.Rules) func(*event) bool {
 	if rules == nil {
 		return nil
 	}
-	return func(it *event) bool { return rules.HasChangeRules(it.ev.Source, it.key.Type) }
+	return func(e *event) bool { return rules.HasChangeRules(e.ev.Source, e.key.Type) }
 }
 
 // track starts the transitions of the objects that rules concern, as they were read. reloaded are
@@ -87,16 +87,16 @@ func (a *Applier) track(ctx context.Context, tx pgx.Tx, rules *effects.Rules, to
 }
 
 // observe records how an event changed its object.
-func (w *transitions) observe(it *event, before *versioning.Row, o *versioning.Object) {
-	f := w.tracked(it.key)
+func (w *transitions) observe(e *event, before *versioning.Row, o *versioning.Object) {
+	f := w.tracked(e.key)
 	if f == nil {
 		return
 	}
 	if f.last == nil {
 		w.order = append(w.order, f)
 	}
-	f.last, f.ambiguous, f.state = it, o.Ambiguous, o.State
-	f.reapplied = f.reapplied || it.input.OverwriteAt > before.OverwrittenAt || slices.Contains(w.reloaded, it)
+	f.last, f.ambiguous, f.state = e, o.Ambiguous, o.State
+	f.reapplied = f.reapplied || e.input.OverwriteAt > before.OverwrittenAt || slices.Contains(w.reloaded, e)
 	if !f.reapplied {
 		w.emit(f, o.Version != versioning.NoVersion)
 	}

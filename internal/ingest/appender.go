@@ -56,11 +56,11 @@ type queuedDelivery struct {
 	memory reservation
 }
 
-// finish sends the result and releases the memory. The waiting request may reuse w at once, so
-// finish does not read w after the send.
-func (w *queuedDelivery) finish(r result) {
-	memory := w.memory
-	w.result <- r
+// finish sends the result and releases the memory. The waiting request may reuse d at once, so
+// finish does not read d after the send.
+func (d *queuedDelivery) finish(r result) {
+	memory := d.memory
+	d.result <- r
 	memory.release()
 }
 
@@ -77,14 +77,14 @@ func newAppender(s *Server) *appender {
 // enqueue adds a delivery to the queue, which then releases its memory and keys. After an error the
 // caller must do that. A request that began before the database was confirmed has no source number;
 // it goes to the spool under the source's name.
-func (a *appender) enqueue(w *queuedDelivery) error {
+func (a *appender) enqueue(d *queuedDelivery) error {
 	if a.allWritersStalled() || time.Now().UnixNano() < a.retryStoreAt.Load() || a.mustSpool() ||
-		a.s.databaseUnchecked.Load() || w.ep.Number == 0 {
+		a.s.databaseUnchecked.Load() || d.ep.Number == 0 {
 		return errUnavailable
 	}
-	w.queuedAt = time.Now()
-	commitAge, activeWriters := a.commitProgress(w.queuedAt)
-	if !a.queue.push(w, commitAge, activeWriters) {
+	d.queuedAt = time.Now()
+	commitAge, activeWriters := a.commitProgress(d.queuedAt)
+	if !a.queue.push(d, commitAge, activeWriters) {
 		return errOverloaded
 	}
 	return nil
@@ -103,33 +103,33 @@ func (a *appender) mustSpool() bool {
 // An append in progress is never cancelled, so a sender that got a 503 may find its event stored
 // when it tries again. A sender that closed its half of the connection still reads the response, so
 // that does not end the wait.
-func (a *appender) wait(w *queuedDelivery) (r result, done bool) {
+func (a *appender) wait(d *queuedDelivery) (r result, done bool) {
 	var unavailable <-chan struct{}
 	deadline, timeout := time.Now().Add(a.s.Settings.Deadline), a.s.Settings.Deadline
-	if a.s.maySpool(w.ep) {
+	if a.s.maySpool(d.ep) {
 		unavailable, timeout = a.outage.started(), min(timeout, a.s.Settings.StallAfter)
 	}
 	for timeout > 0 {
-		w.timer.Reset(timeout)
+		d.timer.Reset(timeout)
 		select {
-		case r := <-w.result:
-			w.timer.Stop()
-			// the memory of the body is released, so w must not refer to it
-			*w = queuedDelivery{result: w.result, timer: w.timer}
-			a.pool.Put(w)
+		case r := <-d.result:
+			d.timer.Stop()
+			// the memory of the body is released, so d must not refer to it
+			*d = queuedDelivery{result: d.result, timer: d.timer}
+			a.pool.Put(d)
 			return r, true
-		case <-w.timer.C:
-			timeout = min(a.untilStalled(w), time.Until(deadline))
+		case <-d.timer.C:
+			timeout = min(a.untilStalled(d), time.Until(deadline))
 		case <-unavailable:
 			timeout = 0
 		}
 	}
-	return result{}, false // the queue or a writer still has w, so w does not go back to the pool
+	return result{}, false // the queue or a writer still has d, so d does not go back to the pool
 }
 
 // untilStalled returns how long the delivery's append may still take before it counts as stalled.
-func (a *appender) untilStalled(w *queuedDelivery) time.Duration {
-	started := atomic.LoadInt64(&w.appendStarted)
+func (a *appender) untilStalled(d *queuedDelivery) time.Duration {
+	started := atomic.LoadInt64(&d.appendStarted)
 	if started == 0 {
 		return a.s.Settings.StallAfter
 	}
@@ -137,13 +137,13 @@ func (a *appender) untilStalled(w *queuedDelivery) time.Duration {
 }
 
 // newQueued returns a queuedDelivery from the pool, which keeps its channel and timer.
-func (a *appender) newQueued(w queuedDelivery) *queuedDelivery {
+func (a *appender) newQueued(d queuedDelivery) *queuedDelivery {
 	pooled, ok := a.pool.Get().(*queuedDelivery)
 	if !ok {
 		pooled = &queuedDelivery{result: make(chan result, 1), timer: time.NewTimer(time.Hour)}
 	}
-	w.result, w.timer = pooled.result, pooled.timer
-	*pooled = w
+	d.result, d.timer = pooled.result, pooled.timer
+	*pooled = d
 	return pooled
 }
 
@@ -314,8 +314,8 @@ func (a *appender) takeBatch(writer int) []*queuedDelivery {
 	batch := a.queue.takeBatch(a.s.Settings.BatchMax, a.s.Settings.BatchBytes)
 	if len(batch) > 0 {
 		now := time.Now().UnixNano()
-		for _, w := range batch {
-			atomic.StoreInt64(&w.appendStarted, now)
+		for _, d := range batch {
+			atomic.StoreInt64(&d.appendStarted, now)
 		}
 		a.inProgress.Add(int64(len(batch)))
 		a.appendStarted[writer].Store(now)
@@ -327,8 +327,8 @@ func (a *appender) takeBatch(writer int) []*queuedDelivery {
 // fails because of one delivery is split, so that the others succeed.
 func (a *appender) commit(ctx context.Context, batch []*queuedDelivery) {
 	deliveries := make([]events.Delivery, len(batch))
-	for i, w := range batch {
-		deliveries[i] = w.delivery
+	for i, d := range batch {
+		deliveries[i] = d.delivery
 	}
 	started, timeout := time.Now(), a.s.acquireTimeout()
 	acquire, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), timeout,
@@ -341,13 +341,13 @@ func (a *appender) commit(ctx context.Context, batch []*queuedDelivery) {
 		a.endOutage()
 		a.queue.observeCommit(time.Since(started))
 		newEvents := make([]stream.Event, 0, len(batch))
-		for i, w := range batch {
-			if w.delivery.Rejected(receipts[i]) {
-				w.finish(result{err: conflictProblem(receipts[i])})
+		for i, d := range batch {
+			if d.delivery.Rejected(receipts[i]) {
+				d.finish(result{err: conflictProblem(receipts[i])})
 				continue
 			}
-			newEvents = appendStreamEvents(newEvents, w, receipts[i]) // before finish, because w is reused after it
-			w.finish(result{receipts: receipts[i]})
+			newEvents = appendStreamEvents(newEvents, d, receipts[i]) // before finish, because d is reused after it
+			d.finish(result{receipts: receipts[i]})
 		}
 		if len(newEvents) > 0 {
 			a.s.Publish(newEvents...)
@@ -359,8 +359,8 @@ func (a *appender) commit(ctx context.Context, batch []*queuedDelivery) {
 		}
 		a.s.Logger.Error("append failed; these deliveries are spooled, or their senders get an error", "deliveries",
 			len(batch), "error", err)
-		for _, w := range batch {
-			w.finish(result{err: err})
+		for _, d := range batch {
+			d.finish(result{err: err})
 		}
 	default:
 		a.commit(ctx, batch[:len(batch)/2])
@@ -373,8 +373,8 @@ func (a *appender) observe(batch []*queuedDelivery, receipts [][]events.Receipt,
 	a.s.metrics.batches.Observe(float64(len(batch)))
 	a.s.metrics.append.Observe(duration.Seconds())
 	count, stored := 0, 0
-	for i, w := range batch {
-		count += len(w.delivery.Events)
+	for i, d := range batch {
+		count += len(d.delivery.Events)
 		if receipts == nil {
 			continue
 		}
@@ -393,24 +393,25 @@ func (a *appender) observe(batch []*queuedDelivery, receipts [][]events.Receipt,
 const maxSharedBody = 16 << 10
 
 // appendStreamEvents appends the new events of a delivery in the stream's form.
-func appendStreamEvents(evs []stream.Event, w *queuedDelivery, receipts []events.Receipt) []stream.Event {
-	d := &w.delivery
-	body, inLog := d.Body, false
-	if d.Bodies == nil && len(receipts) > 1 && len(body) > maxSharedBody {
+func appendStreamEvents(evs []stream.Event, d *queuedDelivery, receipts []events.Receipt) []stream.Event {
+	delivery := &d.delivery
+	body, inLog := delivery.Body, false
+	if delivery.Bodies == nil && len(receipts) > 1 && len(body) > maxSharedBody {
 		body, inLog = nil, true
 	}
 	for i, r := range receipts {
 		if r.Duplicate {
 			continue
 		}
-		e, index := &d.Events[i], i
-		if d.Bodies != nil {
-			body, index = d.Bodies[i], 0
+		e, index := &delivery.Events[i], i
+		if delivery.Bodies != nil {
+			body, index = delivery.Bodies[i], 0
 		}
-		evs = append(evs, stream.Event{Source: w.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID,
-			OccurredAt: e.OccurredAt, BodyInLog: inLog, Trace: w.trace,
+		evs = append(evs, stream.Event{Source: d.ep.Config.Name, ObjectType: e.ObjectType, ObjectID: e.ObjectID,
+			OccurredAt: e.OccurredAt, BodyInLog: inLog, Trace: d.trace,
 			StoredEvent: provider.StoredEvent{ID: r.ID, Key: e.Key, Type: e.Type, Account: e.Account,
-				APIVersion: e.APIVersion, Origin: d.Origin, ReceivedAt: d.ReceivedAt, Index: index, Body: body}})
+				APIVersion: e.APIVersion, Origin: delivery.Origin, ReceivedAt: delivery.ReceivedAt, Index: index,
+				Body: body}})
 	}
 	return evs
 }

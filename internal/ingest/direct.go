@@ -18,15 +18,15 @@ func isDirect(ep Endpoint) bool {
 
 // accept converts a verified delivery to the form in which its provider stores it. If that form has
 // a body of another size, accept counts its memory as well.
-func (v *webhookRequest) accept(d *provider.Delivery) error {
-	a, err := provider.Accept(v.ep.Provider, v.ep.Config, d)
+func (r *webhookRequest) accept(d *provider.Delivery) error {
+	a, err := provider.Accept(r.ep.Provider, r.ep.Config, d)
 	if err != nil {
 		return err
 	}
-	if body := a.Delivery.Body; len(body) != len(d.Body) && !v.memory.grow(v.memory.amount+int64(len(body))) {
+	if body := a.Delivery.Body; len(body) != len(d.Body) && !r.memory.grow(r.memory.amount+int64(len(body))) {
 		return errOverloaded
 	}
-	*d, v.bodies = *a.Delivery, a.Bodies
+	*d, r.bodies = *a.Delivery, a.Bodies
 	return nil
 }
 

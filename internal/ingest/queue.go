@@ -53,8 +53,8 @@ func newQueue(s Settings) *queue {
 // push adds a delivery. It returns false if the source has used its quota of the queue, or if the
 // delivery would wait too long. commitAge is the age of the oldest commit in progress,
 // activeWriters the number of writers that have not stalled.
-func (q *queue) push(w *queuedDelivery, commitAge time.Duration, activeWriters int) bool {
-	source := w.ep.Config.Name
+func (q *queue) push(d *queuedDelivery, commitAge time.Duration, activeWriters int) bool {
+	source := d.ep.Config.Name
 	if !q.quotas.reserve(source, 1) {
 		return false
 	}
@@ -70,8 +70,8 @@ func (q *queue) push(w *queuedDelivery, commitAge time.Duration, activeWriters i
 		q.bySource[source] = sq
 		q.rotation = append(q.rotation, sq)
 	}
-	sq.deliveries = append(sq.deliveries, w)
-	size := int64(len(w.delivery.Body))
+	sq.deliveries = append(sq.deliveries, d)
+	size := int64(len(d.delivery.Body))
 	sq.bytes, q.bytes, q.count = sq.bytes+size, q.bytes+size, q.count+1
 	enough := q.count >= q.wanted
 	q.mu.Unlock()
@@ -109,13 +109,13 @@ func (q *queue) takeBatch(deliveries int, bytes int64) []*queuedDelivery {
 	var batch []*queuedDelivery
 	events := 0
 	for len(q.rotation) > 0 && len(batch) < deliveries && bytes > 0 && events < maxBatchEvents {
-		w := q.takeNext()
-		if w == nil {
+		d := q.takeNext()
+		if d == nil {
 			continue
 		}
-		batch = append(batch, w)
-		bytes -= int64(len(w.delivery.Body))
-		events += len(w.delivery.Events)
+		batch = append(batch, d)
+		bytes -= int64(len(d.delivery.Body))
+		events += len(d.delivery.Events)
 	}
 	return batch
 }
@@ -130,12 +130,12 @@ func (q *queue) takeNext() *queuedDelivery {
 			return nil
 		}
 	}
-	w := sq.deliveries[0]
-	sq.credit -= deliveryCost + int64(len(w.delivery.Body))
+	d := sq.deliveries[0]
+	sq.credit -= deliveryCost + int64(len(d.delivery.Body))
 	if q.remove(sq, 0); len(sq.deliveries) > 0 && sq.credit <= 0 {
 		q.rotate()
 	}
-	return w
+	return d
 }
 
 // remove removes a delivery from its source queue, and the source queue from the rotation if it is
@@ -159,19 +159,19 @@ func (q *queue) remove(sq *sourceQueue, at int) {
 
 // abandon removes a delivery whose sender no longer waits. This frees its body even while the
 // writers stall. A delivery that a writer has taken stays with the writer.
-func (q *queue) abandon(w *queuedDelivery) {
+func (q *queue) abandon(d *queuedDelivery) {
 	q.mu.Lock()
-	sq := q.bySource[w.ep.Config.Name]
+	sq := q.bySource[d.ep.Config.Name]
 	at := -1
 	if sq != nil {
-		at = slices.Index(sq.deliveries, w)
+		at = slices.Index(sq.deliveries, d)
 	}
 	if at >= 0 {
 		q.remove(sq, at)
 	}
 	q.mu.Unlock()
 	if at >= 0 {
-		w.finish(result{err: errUnavailable})
+		d.finish(result{err: errUnavailable})
 	}
 }
 

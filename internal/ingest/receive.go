@@ -17,44 +17,44 @@ import (
 
 // receive handles one delivery: limits, verification, identification, commit, receipt, in this
 // order.
-func (s *Server) receive(c echo.Context, v *webhookRequest) (*provider.Reply, error) {
+func (s *Server) receive(c echo.Context, r *webhookRequest) (*provider.Reply, error) {
 	req := c.Request()
-	if !v.ep.limiter.allows(v.startedAt) {
+	if !r.ep.limiter.allows(r.startedAt) {
 		return nil, errRateLimited
 	}
-	v.upload = upload{pool: &s.uploads, writer: c.Response()}
-	defer v.upload.release()
-	v.memory = reservation{quotas: s.memory, source: v.ep.Config.Name}
-	defer v.memory.release()
-	body, err := s.readRequestBody(v, req)
+	r.upload = upload{pool: &s.uploads, writer: c.Response()}
+	defer r.upload.release()
+	r.memory = reservation{quotas: s.memory, source: r.ep.Config.Name}
+	defer r.memory.release()
+	body, err := s.readRequestBody(r, req)
 	if err != nil {
 		return nil, err
 	}
-	v.bodySize, v.bodyRead = len(body), true
-	d := v.newDelivery(req)
+	r.bodySize, r.bodyRead = len(body), true
+	d := r.newDelivery(req)
 	d.Body = body
-	verification, err := s.verify(v, d)
-	if err != nil || v.handshake != nil {
-		return v.handshake, err
+	verification, err := s.verify(r, d)
+	if err != nil || r.handshake != nil {
+		return r.handshake, err
 	}
-	if !v.ep.limiter.take(s.Now()) {
+	if !r.ep.limiter.take(s.Now()) {
 		return nil, errRateLimited
 	}
-	s.liftReadDeadline(c, v)
-	if err := s.storeDelivery(v, d, verification); err != nil {
+	s.liftReadDeadline(c, r)
+	if err := s.storeDelivery(r, d, verification); err != nil {
 		return nil, err
 	}
-	if a, ok := v.ep.Provider.(provider.Acknowledger); ok {
-		if reply := a.Acknowledge(v.ep.Config, d); reply != nil {
+	if a, ok := r.ep.Provider.(provider.Acknowledger); ok {
+		if reply := a.Acknowledge(r.ep.Config, d); reply != nil {
 			return reply, nil
 		}
 	}
-	receipts := receiptsBody(v.receipts, v.bodies != nil)
-	if v.result == "spooled" {
-		receipts = spooledBody(v.events, v.bodies != nil)
+	receipts := receiptsBody(r.receipts, r.bodies != nil)
+	if r.result == "spooled" {
+		receipts = spooledBody(r.events, r.bodies != nil)
 	}
-	v.reply = provider.Reply{ContentType: "application/json", Body: receipts}
-	return &v.reply, nil
+	r.reply = provider.Reply{ContentType: "application/json", Body: receipts}
+	return &r.reply, nil
 }
 
 // slowRead is the duration of a request above which its read deadline is lifted. Most requests are
@@ -63,47 +63,47 @@ const slowRead = time.Second
 
 // liftReadDeadline removes the read deadline once the body is read. After that net/http reads only
 // to notice a lost connection.
-func (s *Server) liftReadDeadline(c echo.Context, v *webhookRequest) {
-	if s.Now().Sub(v.startedAt) > slowRead {
+func (s *Server) liftReadDeadline(c echo.Context, r *webhookRequest) {
+	if s.Now().Sub(r.startedAt) > slowRead {
 		// ignore a writer that has no deadlines: there is none to lift
 		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{})
 	}
 }
 
 // verify verifies a delivery and identifies its events. Only a verified delivery may reach the
-// database; a rejected one goes to the rejection store. A handshake is no event: v.handshake is the
+// database; a rejected one goes to the rejection store. A handshake is no event: r.handshake is the
 // response to it.
-func (s *Server) verify(v *webhookRequest, d *provider.Delivery) (provider.Verification, error) {
-	defer s.startSpan(v, "verify").End()
+func (s *Server) verify(r *webhookRequest, d *provider.Delivery) (provider.Verification, error) {
+	defer s.startSpan(r, "verify").End()
 	release, err := s.largeBodies.acquire(len(d.Body), s.Settings.Deadline)
 	if err != nil {
 		return provider.Verification{}, err
 	}
 	defer release() // also if the provider panics
-	verification, err := v.ep.Provider.Verify(v.ep.Config, d)
-	if g, ok := v.ep.Provider.(provider.Handshaker); ok && err == nil {
-		if v.handshake = g.Handshake(v.ep.Config, d); v.handshake != nil {
-			v.result = "handshake"
+	verification, err := r.ep.Provider.Verify(r.ep.Config, d)
+	if g, ok := r.ep.Provider.(provider.Handshaker); ok && err == nil {
+		if r.handshake = g.Handshake(r.ep.Config, d); r.handshake != nil {
+			r.result = "handshake"
 			return verification, nil
 		}
 	}
 	if err == nil {
-		err = v.chargeSource(d)
+		err = r.chargeSource(d)
 	}
 	if err == nil {
-		err = v.accept(d)
+		err = r.accept(d)
 	}
 	if err == nil {
-		v.events, err = v.ep.Provider.Identify(v.ep.Config, d)
+		r.events, err = r.ep.Provider.Identify(r.ep.Config, d)
 	}
 	if err == nil {
 		return verification, nil
 	}
 	var rejection *provider.Rejection
 	if errors.As(err, &rejection) {
-		v.reason = rejection.Reason
-		s.rejections.add(v.ep, d, rejection, v.remote)
-		s.metrics.rejections.WithLabelValues(v.ep.Config.Name, string(rejection.Reason)).Inc()
+		r.reason = rejection.Reason
+		s.rejections.add(r.ep, d, rejection, r.remote)
+		s.metrics.rejections.WithLabelValues(r.ep.Config.Name, string(rejection.Reason)).Inc()
 		return verification, errUnauthenticated
 	}
 	return verification, err
@@ -111,61 +111,61 @@ func (s *Server) verify(v *webhookRequest, d *provider.Delivery) (provider.Verif
 
 // chargeSource counts a verified body in its source's quota instead of in the uploads. Errors:
 // errOverloaded.
-func (v *webhookRequest) chargeSource(d *provider.Delivery) error {
-	if !v.memory.grow(int64(cap(d.Body))) {
+func (r *webhookRequest) chargeSource(d *provider.Delivery) error {
+	if !r.memory.grow(int64(cap(d.Body))) {
 		return errOverloaded
 	}
-	v.upload.release()
+	r.upload.release()
 	return nil
 }
 
 // storeDelivery makes a delivery durable in the log, or in the spool while PostgreSQL is
 // unavailable.
-func (s *Server) storeDelivery(v *webhookRequest, d *provider.Delivery, verification provider.Verification) error {
-	delivery := toLogDelivery(v.ep, d, verification, v.events, v.bodies)
-	w, err := s.appendDelivery(v, delivery)
+func (s *Server) storeDelivery(r *webhookRequest, d *provider.Delivery, verification provider.Verification) error {
+	delivery := toLogDelivery(r.ep, d, verification, r.events, r.bodies)
+	queued, err := s.appendDelivery(r, delivery)
 	if err != nil && problemOf(err) == errUnavailable {
-		err = s.spoolDelivery(v, delivery)
+		err = s.spoolDelivery(r, delivery)
 	}
-	if w != nil {
-		s.appender.queue.abandon(w)
+	if queued != nil {
+		s.appender.queue.abandon(queued)
 	}
 	return err
 }
 
 // appendDelivery queues a delivery and waits for its receipts. Once the delivery is queued, the
 // queue releases its memory. unfinished is the delivery if there is no result yet.
-func (s *Server) appendDelivery(v *webhookRequest, d events.Delivery) (unfinished *queuedDelivery, err error) {
-	defer s.startSpan(v, "append").End()
-	w := s.appender.newQueued(queuedDelivery{ep: v.ep, delivery: d, trace: v.traceparent(), memory: v.memory})
-	if err := s.appender.enqueue(w); err != nil {
+func (s *Server) appendDelivery(r *webhookRequest, d events.Delivery) (unfinished *queuedDelivery, err error) {
+	defer s.startSpan(r, "append").End()
+	queued := s.appender.newQueued(queuedDelivery{ep: r.ep, delivery: d, trace: r.traceparent(), memory: r.memory})
+	if err := s.appender.enqueue(queued); err != nil {
 		return nil, err
 	}
-	v.memory = reservation{}
-	r, done := s.appender.wait(w)
+	r.memory = reservation{}
+	res, done := s.appender.wait(queued)
 	if !done {
-		return w, errUnavailable
+		return queued, errUnavailable
 	}
-	if r.err == nil {
-		v.result, v.receipts = "accepted", r.receipts
+	if res.err == nil {
+		r.result, r.receipts = "accepted", res.receipts
 	}
-	return nil, r.err
+	return nil, res.err
 }
 
 // readRequestBody reads the body within all limits, into memory that grows with it.
-func (s *Server) readRequestBody(v *webhookRequest, req *http.Request) ([]byte, error) {
+func (s *Server) readRequestBody(r *webhookRequest, req *http.Request) ([]byte, error) {
 	for _, enc := range req.Header.Values("Content-Encoding") {
 		if enc != "" && !strings.EqualFold(enc, "identity") {
 			return nil, errEncoding
 		}
 	}
-	if req.ContentLength > v.ep.MaxBody {
+	if req.ContentLength > r.ep.MaxBody {
 		return nil, errTooLarge
 	}
-	if !s.memory.fits(v.ep.Config.Name, max(req.ContentLength, 1)) {
+	if !s.memory.fits(r.ep.Config.Name, max(req.ContentLength, 1)) {
 		return nil, errOverloaded // the verified deliveries of the source fill its quota
 	}
-	return readBody(req, v.ep.MaxBody, &v.upload)
+	return readBody(req, r.ep.MaxBody, &r.upload)
 }
 
 // The memory of a body, in bytes. The first bytes need no memory of their own, so a client that
@@ -212,22 +212,22 @@ func readBody(req *http.Request, maxBody int64, u *upload) ([]byte, error) {
 
 // challenge responds to a request with which a provider checks who owns the address. It uses no
 // memory quota and no database.
-func (s *Server) challenge(c echo.Context, v *webhookRequest) (*provider.Reply, error) {
-	challenger, ok := v.ep.Provider.(provider.Challenger)
+func (s *Server) challenge(c echo.Context, r *webhookRequest) (*provider.Reply, error) {
+	challenger, ok := r.ep.Provider.(provider.Challenger)
 	if !ok {
 		return nil, errNotAllowed
 	}
-	reply := challenger.Challenge(v.ep.Config, v.newDelivery(c.Request()))
+	reply := challenger.Challenge(r.ep.Config, r.newDelivery(c.Request()))
 	if reply == nil {
 		return nil, errNotAllowed
 	}
-	v.result = "challenge"
+	r.result = "challenge"
 	return reply, nil
 }
 
 // newDelivery returns the request as a provider.Delivery, without its body.
-func (v *webhookRequest) newDelivery(req *http.Request) *provider.Delivery {
-	v.delivery = provider.Delivery{Method: req.Method, Query: req.URL.RawQuery, Header: req.Header,
-		ReceivedAt: v.startedAt.UTC().Truncate(time.Microsecond)}
-	return &v.delivery
+func (r *webhookRequest) newDelivery(req *http.Request) *provider.Delivery {
+	r.delivery = provider.Delivery{Method: req.Method, Query: req.URL.RawQuery, Header: req.Header,
+		ReceivedAt: r.startedAt.UTC().Truncate(time.Microsecond)}
+	return &r.delivery
 }

@@ -65,48 +65,48 @@ type webhookRequest struct {
 // writes the response.
 func (s *Server) handleWebhook(c echo.Context) error {
 	req := c.Request()
-	v := &webhookRequest{sourceName: c.Param("source"), startedAt: s.Now(), sender: s.senderAddress(req)}
-	v.remote = s.remoteName(req, v.sender)
-	v.ctx, v.span = s.startTrace(req)
-	defer v.span.End() // for an aborted handler; otherwise the span has ended by then
+	r := &webhookRequest{sourceName: c.Param("source"), startedAt: s.Now(), sender: s.senderAddress(req)}
+	r.remote = s.remoteName(req, r.sender)
+	r.ctx, r.span = s.startTrace(req)
+	defer r.span.End() // for an aborted handler; otherwise the span has ended by then
 	var reply *provider.Reply
 	err := s.recoverPanics(func() (err error) {
-		if reply, err = s.dispatch(c, v); err == nil {
-			reply, err = v.checkReply(reply)
+		if reply, err = s.dispatch(c, r); err == nil {
+			reply, err = r.checkReply(reply)
 		}
 		return err
 	})
 	if err != nil {
 		p := problemOf(err)
-		v.result, reply = p.outcome, p.reply(!v.bodyRead && hasLargeBody(req))
-		addAuthChallenge(p, v.ep, reply)
-		if !v.bodyRead {
+		r.result, reply = p.outcome, p.reply(!r.bodyRead && hasLargeBody(req))
+		addAuthChallenge(p, r.ep, reply)
+		if !r.bodyRead {
 			lingerAfter(c.Response().Writer, req)
 		}
 	}
-	s.recordResult(c, v, reply, err)
-	return v.writeReply(c, reply)
+	s.recordResult(c, r, reply, err)
+	return r.writeReply(c, reply)
 }
 
 // dispatch chooses the handler by source and method.
-func (s *Server) dispatch(c echo.Context, v *webhookRequest) (*provider.Reply, error) {
-	ep, registered := (*s.endpoints.Load())[v.sourceName]
-	v.ep = ep
+func (s *Server) dispatch(c echo.Context, r *webhookRequest) (*provider.Reply, error) {
+	ep, registered := (*s.endpoints.Load())[r.sourceName]
+	r.ep = ep
 	switch method := c.Request().Method; {
 	case method == http.MethodOptions:
-		v.result = "method"
+		r.result = "method"
 		return &provider.Reply{Status: http.StatusNoContent, Header: http.Header{"Allow": {allowedMethods(ep)}}}, nil
 	case method != http.MethodPost && method != http.MethodGet && method != http.MethodHead:
 		c.Response().Header().Set("Allow", allowedMethods(ep))
 		return nil, errNotAllowed
 	case !registered:
 		return nil, errUnknownSource
-	case len(ep.AllowFrom) > 0 && !inNetworks(ep.AllowFrom, v.sender):
+	case len(ep.AllowFrom) > 0 && !inNetworks(ep.AllowFrom, r.sender):
 		return nil, errForbiddenAddress
 	case method == http.MethodPost:
-		return s.receive(c, v)
+		return s.receive(c, r)
 	}
-	reply, err := s.challenge(c, v)
+	reply, err := s.challenge(c, r)
 	if err != nil {
 		c.Response().Header().Set("Allow", allowedMethods(ep))
 	}
@@ -122,15 +122,15 @@ func allowedMethods(ep Endpoint) string {
 
 // checkReply copies a provider's response, which may be shared by all requests, and checks its
 // status. A redirect is an error: some senders follow it or unsubscribe.
-func (v *webhookRequest) checkReply(r *provider.Reply) (*provider.Reply, error) {
-	v.reply = *r
-	if v.reply.Status == 0 {
-		v.reply.Status = http.StatusOK
+func (r *webhookRequest) checkReply(reply *provider.Reply) (*provider.Reply, error) {
+	r.reply = *reply
+	if r.reply.Status == 0 {
+		r.reply.Status = http.StatusOK
 	}
-	if s := v.reply.Status; s < 200 || s > 599 || s/100 == 3 {
+	if s := r.reply.Status; s < 200 || s > 599 || s/100 == 3 {
 		return nil, fmt.Errorf("the response of the provider has status %d", s)
 	}
-	return &v.reply, nil
+	return &r.reply, nil
 }
 
 // maxListedEvents is how many events of a delivery the log line and the response headers list.
@@ -140,28 +140,28 @@ const maxListedEvents = 10
 const maxLoggedDetail = 512
 
 // recordResult counts and logs a request, and sets the response headers that help to find it again.
-func (s *Server) recordResult(c echo.Context, v *webhookRequest, reply *provider.Reply, err error) {
-	duration, source := s.Now().Sub(v.startedAt), v.source()
-	s.metrics.deliveries.WithLabelValues(source, v.result).Inc()
-	duplicates := s.countEvents(source, v.events, v.receipts)
-	if v.result == "accepted" || v.result == "spooled" {
+func (s *Server) recordResult(c echo.Context, r *webhookRequest, reply *provider.Reply, err error) {
+	duration, source := s.Now().Sub(r.startedAt), r.source()
+	s.metrics.deliveries.WithLabelValues(source, r.result).Inc()
+	duplicates := s.countEvents(source, r.events, r.receipts)
+	if r.result == "accepted" || r.result == "spooled" {
 		s.metrics.ack.Observe(duration.Seconds())
 	}
-	ids := v.eventIDs()
+	ids := r.eventIDs()
 	if reply.Status/100 == 2 {
-		v.setEventHeaders(c.Response().Header(), ids)
+		r.setEventHeaders(c.Response().Header(), ids)
 	}
-	s.logRequest(v, reply, err, duration, ids, duplicates)
-	v.describeSpan(reply, ids)
-	v.span.End()
+	s.logRequest(r, reply, err, duration, ids, duplicates)
+	r.describeSpan(reply, ids)
+	r.span.End()
 }
 
 // source returns the name of the source, "" if it is not configured.
-func (v *webhookRequest) source() string {
-	if v.ep.Config == nil {
+func (r *webhookRequest) source() string {
+	if r.ep.Config == nil {
 		return ""
 	}
-	return v.ep.Config.Name
+	return r.ep.Config.Name
 }
 
 // countEvents counts the results of events, and returns the number of duplicates.
@@ -186,70 +186,70 @@ func (s *Server) countEvents(source string, evs []provider.Event, receipts []eve
 }
 
 // eventIDs returns Postern's ids of the first few events, separated by commas.
-func (v *webhookRequest) eventIDs() string {
-	if len(v.receipts) == 1 {
-		return strconv.FormatInt(v.receipts[0].ID, 10)
+func (r *webhookRequest) eventIDs() string {
+	if len(r.receipts) == 1 {
+		return strconv.FormatInt(r.receipts[0].ID, 10)
 	}
 	ids := make([]string, 0, maxListedEvents)
-	for _, r := range v.receipts[:min(len(v.receipts), maxListedEvents)] {
-		ids = append(ids, strconv.FormatInt(r.ID, 10))
+	for _, receipt := range r.receipts[:min(len(r.receipts), maxListedEvents)] {
+		ids = append(ids, strconv.FormatInt(receipt.ID, 10))
 	}
 	return strings.Join(ids, ",")
 }
 
-func (v *webhookRequest) setEventHeaders(h http.Header, ids string) {
+func (r *webhookRequest) setEventHeaders(h http.Header, ids string) {
 	// A handshake gets an empty header, which shows a manual sender that the request was accepted
 	// and stored nothing.
-	if ids != "" || v.result == "handshake" {
-		v.setHeader(h, "Postern-Event", ids)
+	if ids != "" || r.result == "handshake" {
+		r.setHeader(h, "Postern-Event", ids)
 	}
-	if sc := v.span.SpanContext(); sc.IsSampled() {
-		v.setHeader(h, "Postern-Trace-Id", sc.TraceID().String())
+	if sc := r.span.SpanContext(); sc.IsSampled() {
+		r.setHeader(h, "Postern-Trace-Id", sc.TraceID().String())
 	}
 }
 
 // setHeader sets a header, whose name is in canonical form, without an allocation.
-func (v *webhookRequest) setHeader(h http.Header, name, value string) {
-	if v.headerCount == len(v.headerValues) {
+func (r *webhookRequest) setHeader(h http.Header, name, value string) {
+	if r.headerCount == len(r.headerValues) {
 		h[name] = []string{value}
 		return
 	}
-	v.headerValues[v.headerCount] = value
-	v.headerCount++
-	h[name] = v.headerValues[v.headerCount-1 : v.headerCount : v.headerCount]
+	r.headerValues[r.headerCount] = value
+	r.headerCount++
+	h[name] = r.headerValues[r.headerCount-1 : r.headerCount : r.headerCount]
 }
 
 // logRequest writes the log line of a request. Repeated rejections of the same kind are suppressed
 // and counted. Texts of unauthenticated clients are truncated and quoted.
-func (s *Server) logRequest(v *webhookRequest, reply *provider.Reply, err error, duration time.Duration, ids string,
+func (s *Server) logRequest(r *webhookRequest, reply *provider.Reply, err error, duration time.Duration, ids string,
 	duplicates int) {
-	level, more := s.logLevel(v, reply.Status)
+	level, more := s.logLevel(r, reply.Status)
 	msg := "delivery"
-	if advice := v.advice(); advice != "" && level == slog.LevelInfo {
+	if advice := r.advice(); advice != "" && level == slog.LevelInfo {
 		level, msg = slog.LevelWarn, advice
 	}
-	if !s.Logger.Enabled(v.ctx, level) {
+	if !s.Logger.Enabled(r.ctx, level) {
 		return
 	}
-	attrs := append(v.attrs[:0], slog.String("source", shortText(v.sourceName)), slog.String("result", v.result),
+	attrs := append(r.attrs[:0], slog.String("source", shortText(r.sourceName)), slog.String("result", r.result),
 		slog.Int("status", reply.Status))
-	if v.reason != "" {
-		attrs = append(attrs, slog.String("reason", string(v.reason)))
+	if r.reason != "" {
+		attrs = append(attrs, slog.String("reason", string(r.reason)))
 	}
 	switch {
-	case len(v.receipts) > 0:
-		attrs = append(attrs, slog.String("event", ids), slog.String("event_id", v.receipts[0].Key), slog.String("type",
-			v.events[0].Type), slog.Int("events", len(v.receipts)), slog.Int("duplicates", duplicates))
-	case len(v.events) > 0 && (v.result == "spooled" || v.rejectedForContent()):
-		attrs = append(attrs, slog.String("event_id", v.events[0].Key), slog.String("type", v.events[0].Type),
-			slog.Int("events", len(v.events)))
+	case len(r.receipts) > 0:
+		attrs = append(attrs, slog.String("event", ids), slog.String("event_id", r.receipts[0].Key), slog.String("type",
+			r.events[0].Type), slog.Int("events", len(r.receipts)), slog.Int("duplicates", duplicates))
+	case len(r.events) > 0 && (r.result == "spooled" || r.rejectedForContent()):
+		attrs = append(attrs, slog.String("event_id", r.events[0].Key), slog.String("type", r.events[0].Type),
+			slog.Int("events", len(r.events)))
 	}
-	if v.rejectedForContent() {
+	if r.rejectedForContent() {
 		attrs = append(attrs, slog.String("detail", truncate(problemOf(err).Detail, maxLoggedDetail)))
 	}
-	attrs = append(attrs, slog.Int("bytes", v.bodySize), slog.Float64("duration_ms", milliseconds(duration)),
-		slog.String("remote", v.remote))
-	if sc := v.span.SpanContext(); sc.IsSampled() {
+	attrs = append(attrs, slog.Int("bytes", r.bodySize), slog.Float64("duration_ms", milliseconds(duration)),
+		slog.String("remote", r.remote))
+	if sc := r.span.SpanContext(); sc.IsSampled() {
 		attrs = append(attrs, slog.String("trace_id", sc.TraceID().String()))
 	}
 	if more > 0 {
@@ -259,18 +259,18 @@ func (s *Server) logRequest(v *webhookRequest, reply *provider.Reply, err error,
 		attrs = append(attrs, slog.Any("error", err))
 	}
 	// a group without a name is flattened, so the record needs no copy of its members
-	s.Logger.LogAttrs(v.ctx, level, msg, slog.GroupAttrs("", attrs...))
+	s.Logger.LogAttrs(r.ctx, level, msg, slog.GroupAttrs("", attrs...))
 }
 
 // noSpan is a span that does nothing, for requests that are not traced.
 var noSpan = trace.SpanFromContext(context.Background())
 
 // startSpan starts a child span of the request's trace.
-func (s *Server) startSpan(v *webhookRequest, name string) trace.Span {
+func (s *Server) startSpan(r *webhookRequest, name string) trace.Span {
 	if s.Tracer == nil {
 		return noSpan
 	}
-	_, span := s.Tracer.Start(v.ctx, name)
+	_, span := s.Tracer.Start(r.ctx, name)
 	return span
 }
 
@@ -295,8 +295,8 @@ func (s *Server) startTrace(req *http.Request) (context.Context, trace.Span) {
 }
 
 // traceparent returns the request's W3C traceparent, "" if it is not sampled.
-func (v *webhookRequest) traceparent() string {
-	sc := v.span.SpanContext()
+func (r *webhookRequest) traceparent() string {
+	sc := r.span.SpanContext()
 	if !sc.IsSampled() {
 		return ""
 	}
@@ -304,21 +304,21 @@ func (v *webhookRequest) traceparent() string {
 }
 
 // describeSpan sets the result of the request on its span.
-func (v *webhookRequest) describeSpan(reply *provider.Reply, ids string) {
-	if !v.span.IsRecording() {
+func (r *webhookRequest) describeSpan(reply *provider.Reply, ids string) {
+	if !r.span.IsRecording() {
 		return
 	}
-	v.span.SetAttributes(attribute.String("postern.result", v.result),
-		attribute.Int("http.response.status_code", reply.Status), attribute.Int("http.request.body.size", v.bodySize))
-	if v.ep.Config != nil {
-		v.span.SetAttributes(attribute.String("postern.source", v.ep.Config.Name))
+	r.span.SetAttributes(attribute.String("postern.result", r.result),
+		attribute.Int("http.response.status_code", reply.Status), attribute.Int("http.request.body.size", r.bodySize))
+	if r.ep.Config != nil {
+		r.span.SetAttributes(attribute.String("postern.source", r.ep.Config.Name))
 	}
-	if len(v.receipts) > 0 {
-		v.span.SetAttributes(attribute.String("postern.event", ids), attribute.String("postern.type", v.events[0].Type),
-			attribute.Int("postern.events", len(v.receipts)))
+	if len(r.receipts) > 0 {
+		r.span.SetAttributes(attribute.String("postern.event", ids), attribute.String("postern.type", r.events[0].Type),
+			attribute.Int("postern.events", len(r.receipts)))
 	}
 	if reply.Status >= http.StatusInternalServerError {
-		v.span.SetStatus(codes.Error, v.result)
+		r.span.SetStatus(codes.Error, r.result)
 	}
 }
 
@@ -326,26 +326,26 @@ func (v *webhookRequest) describeSpan(reply *provider.Reply, ids string) {
 const bufferedResponse = 1 << 10
 
 // writeReply sends the response. The sender may have closed the connection.
-func (v *webhookRequest) writeReply(c echo.Context, r *provider.Reply) error {
+func (r *webhookRequest) writeReply(c echo.Context, reply *provider.Reply) error {
 	w := c.Response()
 	h := w.Header()
-	for name, values := range r.Header {
+	for name, values := range reply.Header {
 		h[name] = values
 	}
-	v.setHeader(h, "X-Content-Type-Options", "nosniff")
-	noBody := r.Status == http.StatusNoContent
+	r.setHeader(h, "X-Content-Type-Options", "nosniff")
+	noBody := reply.Status == http.StatusNoContent
 	if !noBody {
 		// for a short body net/http sets Content-Length automatically
-		if c.Request().Method == http.MethodHead || len(r.Body) > bufferedResponse {
-			v.setHeader(h, "Content-Length", strconv.Itoa(len(r.Body)))
+		if c.Request().Method == http.MethodHead || len(reply.Body) > bufferedResponse {
+			r.setHeader(h, "Content-Length", strconv.Itoa(len(reply.Body)))
 		}
-		if r.ContentType != "" && len(r.Body) > 0 {
-			v.setHeader(h, "Content-Type", r.ContentType)
+		if reply.ContentType != "" && len(reply.Body) > 0 {
+			r.setHeader(h, "Content-Type", reply.ContentType)
 		}
 	}
-	w.WriteHeader(r.Status)
+	w.WriteHeader(reply.Status)
 	if !noBody && c.Request().Method != http.MethodHead {
-		_, _ = w.Write(r.Body)
+		_, _ = w.Write(reply.Body)
 	}
 	return nil
 }

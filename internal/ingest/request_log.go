@@ -36,25 +36,25 @@ func (s *Server) suppressibleLevel(key logKey) (level slog.Level, more int) {
 
 // logLevel returns the level of a request's log line. Accepted deliveries, rejections of a verified
 // sender and internal errors are always logged.
-func (s *Server) logLevel(v *webhookRequest, status int) (level slog.Level, more int) {
+func (s *Server) logLevel(r *webhookRequest, status int) (level slog.Level, more int) {
 	switch {
 	case status == http.StatusInternalServerError:
 		return slog.LevelError, 0
-	case v.result == "accepted" || v.result == "spooled" || v.result == "handshake" || v.rejectedForContent():
+	case r.result == "accepted" || r.result == "spooled" || r.result == "handshake" || r.rejectedForContent():
 		return slog.LevelInfo, 0
 	}
-	return s.suppressibleLevel(logKey{v.source(), v.result, v.reason})
+	return s.suppressibleLevel(logKey{r.source(), r.result, r.reason})
 }
 
 // rejectedForContent returns true if the sender was verified and the delivery was rejected for its
 // content.
-func (v *webhookRequest) rejectedForContent() bool {
-	return v.result == "conflict" || v.result == "invalid"
+func (r *webhookRequest) rejectedForContent() bool {
+	return r.result == "conflict" || r.result == "invalid"
 }
 
 // advice returns what to do about a rejection that the operator may not have intended; "" for none.
-func (v *webhookRequest) advice() string {
-	switch v.result {
+func (r *webhookRequest) advice() string {
+	switch r.result {
 	case errForbiddenAddress.outcome:
 		return "deliveries are rejected because their address is not in the source's allow_from; behind a proxy, " +
 			"ingest.trusted_proxies must name it"

@@ -57,17 +57,17 @@ func (s *Server) maySpool(ep Endpoint) bool { return s.Spool != nil && !ep.Requi
 // spoolDelivery writes a delivery to the spool; after that it may be acknowledged. The body stays
 // in memory meanwhile. If the queue has taken over the reservation of that memory, spoolDelivery
 // makes a new one.
-func (s *Server) spoolDelivery(v *webhookRequest, d events.Delivery) error {
-	remaining := s.Settings.Deadline - s.Now().Sub(v.startedAt)
-	if !s.maySpool(v.ep) || remaining <= 0 {
+func (s *Server) spoolDelivery(r *webhookRequest, d events.Delivery) error {
+	remaining := s.Settings.Deadline - s.Now().Sub(r.startedAt)
+	if !s.maySpool(r.ep) || remaining <= 0 {
 		// A delivery whose deadline has passed is not spooled: PostgreSQL may be available and only
 		// overloaded, and overload must not fill the spool.
 		return errUnavailable
 	}
-	defer s.startSpan(v, "spool").End()
-	if v.memory.quotas == nil {
-		v.memory = reservation{quotas: s.memory, source: v.ep.Config.Name}
-		if !v.memory.grow(int64(len(d.Body))) {
+	defer s.startSpan(r, "spool").End()
+	if r.memory.quotas == nil {
+		r.memory = reservation{quotas: s.memory, source: r.ep.Config.Name}
+		if !r.memory.grow(int64(len(d.Body))) {
 			return errOverloaded
 		}
 	}
@@ -77,7 +77,7 @@ func (s *Server) spoolDelivery(v *webhookRequest, d events.Delivery) error {
 	// A spooled delivery is acknowledged before its append, so a conflict must be stored and not
 	// rejected.
 	d.RejectConflicts = false
-	record, err := SpooledDelivery{Source: v.ep.Config.Name, Provider: v.ep.Provider.Name(), Trace: v.traceparent(),
+	record, err := SpooledDelivery{Source: r.ep.Config.Name, Provider: r.ep.Provider.Name(), Trace: r.traceparent(),
 		Delivery: d}.Encode()
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func (s *Server) spoolDelivery(v *webhookRequest, d events.Delivery) error {
 	if err := s.Spool.Append(ctx, record); err != nil {
 		return errors.Join(errUnavailable, err)
 	}
-	v.result = "spooled"
+	r.result = "spooled"
 	return nil
 }
 
@@ -244,8 +244,8 @@ func (s *Server) appendSpooled(ctx context.Context, records []spool.Record, queu
 		return nil
 	}
 	deliveries := make([]events.Delivery, len(queued))
-	for i, w := range queued {
-		deliveries[i] = w.delivery
+	for i, d := range queued {
+		deliveries[i] = d.delivery
 	}
 	acquire, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.acquireTimeout())
 	receipts, err := events.Append(acquire, s.Pool, deliveries)
@@ -268,9 +268,9 @@ func (s *Server) appendSpooled(ctx context.Context, records []spool.Record, queu
 		s.appender.endOutage()
 	}
 	var newEvents []stream.Event
-	for i, w := range queued {
-		newEvents = appendStreamEvents(newEvents, w, receipts[i])
-		s.countEvents(w.ep.Config.Name, deliveries[i].Events, receipts[i])
+	for i, d := range queued {
+		newEvents = appendStreamEvents(newEvents, d, receipts[i])
+		s.countEvents(d.ep.Config.Name, deliveries[i].Events, receipts[i])
 	}
 	if len(newEvents) > 0 {
 		s.Publish(newEvents...)

@@ -45,8 +45,8 @@ func mutants() []mutant {
 	outage := []fault{named("PostgreSQL cut off", 2*sec, 2*sec)}
 	return []mutant{
 		{"acknowledges before the commit",
-			[]edit{{"internal/ingest/receive.go", "	w, err := s.appendDelivery(v, delivery)\n",
-				"	var w *queuedDelivery\n	var err error\n	ep := v.ep\n	v.result = \"spooled\"\n	go " +
+			[]edit{{"internal/ingest/receive.go", "	queued, err := s.appendDelivery(r, delivery)\n",
+				"	var queued *queuedDelivery\n	var err error\n	ep := r.ep\n	r.result = \"spooled\"\n	go " +
 					"func() { _ = s.appender.enqueue(s.appender.newQueued(queuedDelivery{ep: ep, delivery: " +
 					"delivery})) }()\n"}},
 			outage, []string{lost}},
@@ -55,8 +55,8 @@ func mutants() []mutant {
 				"	_ = record\n	if err := ctx.Err(); err != nil {\n"}},
 			outage, []string{lost}},
 		{"accepts forged deliveries",
-			[]edit{{"internal/ingest/receive.go", "	verification, err := v.ep.Provider.Verify(v.ep.Config, d)\n",
-				"	verification, err := v.ep.Provider.Verify(v.ep.Config, d)\n	err = nil\n"}}, nil,
+			[]edit{{"internal/ingest/receive.go", "	verification, err := r.ep.Provider.Verify(r.ep.Config, d)\n",
+				"	verification, err := r.ep.Provider.Verify(r.ep.Config, d)\n	err = nil\n"}}, nil,
 			[]string{forgedAccepted}},
 		{"skips the version rule", []edit{{"internal/versioning/rule.go", "	c := in.Version.Compare(row.Version)\n",
 			"	c := 1\n"},
