@@ -2,6 +2,7 @@ package rebuild_test
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -26,21 +27,18 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const maxWait = time.Minute
 
-// providerKinds are simulated providers with different properties.
-var providerKinds = map[string]sim.Options{
-	"event time": {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5,
-		DuplicateEvents: 20, MaxDelay: 5_000_000},
-	"own version": {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, ObjectVersions: true,
-		Deletes: 15, FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000,
-		Noise: true},
-	"integers": {Objects: 12, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, ObjectVersions: true,
-		VersionIsCounter: true, DuplicateEvents: 10},
-	"ids reused": {Objects: 12, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40,
-		DuplicateEvents: 20},
-	"steps": {Objects: 12, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, EventsHoldOwnState: true,
-		StatusSteps: true, ChangeSets: 50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
-	"partial events": {Objects: 12, Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60},
-}
+// providerKinds are the simulated providers of package applied with more objects, and one whose
+// events are often partial.
+var providerKinds = func() map[string]sim.Options {
+	kinds := map[string]sim.Options{
+		"partial events": {Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60}}
+	maps.Copy(kinds, applied.ProviderKinds)
+	for name, o := range kinds {
+		o.Objects = 12
+		kinds[name] = o
+	}
+	return kinds
+}()
 
 // testBundle is a log of one or more sources.
 type testBundle struct {
