@@ -126,10 +126,10 @@ func TestRepublisher_streamHalfFull_stops(t *testing.T) {
 func TestRepublisher_eventWaitsInStream_isNotPublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(l *stream.Limits) { l.AckWait = 10 * time.Minute })
+	w.publish(t, w.append(t, w.newObjects(100)...)...) // before the republisher could find them missing
 	r := newGatedCounter()
 	p := w.start(t, processorOptions{provider: r,
 		tune: func(s *processor.Settings) { s.RepublishMinAge = 300 * time.Millisecond }})
-	w.publish(t, w.append(t, w.newObjects(100)...)...)
 	w.awaitPasses(t, 30)
 	r.open()
 	w.awaitOutcomes(t, 100)
