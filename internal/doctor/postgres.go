@@ -236,8 +236,9 @@ func (e *examination) checkConnections(have map[string]string) {
 		"server), or lower database.max_connections of the daemons", need))
 }
 
-// otherConnections are those of a processor beside live events and runs: maintenance 2, operators 4,
-// refetches 4, effects 5, alerts 2. processorConnections is the maximum of all with default settings.
+// otherConnections are those of a processor beside live events and runs: maintenance 2, operators
+// 4, refetches 4, effects 5, alerts 2. processorConnections is the maximum of all with default
+// settings.
 const (
 	otherConnections     = 17
 	processorConnections = 16 + 6 + 7*4 + otherConnections
