@@ -96,7 +96,7 @@ chaos-short: servers ## the same for one minute
 chaos-mutants: servers ## break the product on purpose in several ways: chaos must notice each
 	@$(CHAOS) -mutants $(ARGS)
 
-mutants: servers ## break the product's logic in many ways: a test must fail for each (ARGS="-only NAME -o FILE"): docs/mutants.md
+mutants: servers ## break the product's logic in many ways: a test must fail for each (ARGS="-only NAME -o FILE"): docs/reference/mutants.md
 	go run ./test/mutants $(ARGS)
 
 build: ## build the programs into bin/

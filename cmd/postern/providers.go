@@ -116,7 +116,7 @@ func newProvidersShowCommand(c *cli) *cobra.Command {
 		use: "show NAME", short: "Show how deliveries of a provider are verified and read", offline: true,
 		long: `Describe a provider: where to find its secret, how a delivery is verified, where the
 event id is, what is mirrored, what its documents do not confirm, and the samples of postern send.
-docs/providers.md has the same.`,
+docs/reference/providers.md has the same.`,
 		example:  "  postern providers show slack",
 		complete: completeProvider,
 		run: func(x *call) error {

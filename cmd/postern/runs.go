@@ -114,7 +114,7 @@ var scheduleList = listCommand[runs.ScheduleState, operations.Page]{
 		{"SUCCEEDED", func(s runs.ScheduleState) any { return s.SucceededAt }},
 		{"SKIPPED", func(s runs.ScheduleState) any { return s.Skipped }},
 	},
-	emptyText: "No schedules. They are defined in the configuration: see schedules in docs/configuration.md.",
+	emptyText: "No schedules. They are defined in the configuration: see schedules in docs/reference/configuration.md.",
 }
 
 // describeIdle says why a schedule has no next planned time; "" if it may have one.

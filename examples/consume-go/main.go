@@ -1,6 +1,6 @@
 // Command consume-go prints each change of a Stripe subscription. It is a minimal consumer of
-// Postern's change feed. It uses only the contract of the feed (docs/feeds.md) and no package of
-// Postern.
+// Postern's change feed. It uses only the contract of the feed (docs/reference/feeds.md) and no
+// package of Postern.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Prints each change of a Stripe subscription. It is a minimal consumer of Postern's change feed
-// (docs/feeds.md).
+// (docs/reference/feeds.md).
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { AckPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";

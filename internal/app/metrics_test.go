@@ -26,7 +26,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden pages again")
 
-const metricsPage = "../../docs/metrics.md"
+const metricsPage = "../../docs/reference/metrics.md"
 
 // scrape reads a process's metrics from its admin address.
 func scrape(t *testing.T, a *app.App) map[string]*dto.MetricFamily {
@@ -138,7 +138,7 @@ func TestMetrics_page_matchesGoldenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("docs/metrics.md is not current: go test ./internal/app -run TestMetrics_page -update\n%s", diff)
+		t.Errorf("%s is not current: go test ./internal/app -run TestMetrics_page -update\n%s", metricsPage, diff)
 	}
 }
 

@@ -359,6 +359,6 @@ func unknownProvider(name string) string {
 			providerNames())
 	}
 	return fmt.Sprintf("provider %q does not exist: name one of %s. For a sender that is not in the list, use "+
-		"provider: hmac, or standardwebhooks if it signs that way; docs/senders.md has the settings of many senders",
-		name, providerNames())
+		"provider: hmac, or standardwebhooks if it signs that way; docs/reference/senders.md has the settings of many "+
+		"senders", name, providerNames())
 }

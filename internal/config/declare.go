@@ -85,7 +85,7 @@ func (s *Source) hmacProvider(c settings.Checker) provider.Provider {
 		add("scheme", s.Scheme)
 	case len(s.Schemes) == 0:
 		c.Fail("scheme", "is not set: write how the sender signs, e.g. scheme: {header: X-Signature, prefix: "+
-			"'sha256='}; docs/senders.md has it for many senders")
+			"'sha256='}; docs/reference/senders.md has it for many senders")
 	default:
 		for i := range s.Schemes {
 			add(fmt.Sprintf("schemes.%d", i), &s.Schemes[i])

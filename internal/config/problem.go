@@ -85,7 +85,7 @@ func quoteMissing(text []byte, line int) bool {
 
 var unquotedText = regexp.MustCompile(`(:|-)\s+(\*|\{[^{}]*\}[^\s,}\]]|\[[^\[\]]*\][^\s,}\]])`)
 
-const seeSettings = "; docs/configuration.md lists all settings"
+const seeSettings = "; docs/reference/configuration.md lists all settings"
 
 // locator finds the line or variable of a setting.
 type locator struct {

@@ -20,7 +20,7 @@ func TestParse_problem_namesItsLine(t *testing.T) {
 		"unknown key": {db + "ingest:\n  lissen: x\n", nil, []string{"line 3: ingest.lissen: unknown field",
 			`"lissen"`, "did you mean listen?"}},
 		"far from any key": {db + "ingest:\n  colour: x\n", nil,
-			[]string{`line 3: ingest.colour: unknown field "colour"; docs/configuration.md`}},
+			[]string{`line 3: ingest.colour: unknown field "colour"; docs/reference/configuration.md`}},
 		"nested key": {db + "sources:\n  a:\n    provider: stripe\n    secrets:\n      - {name: n, valeu: " +
 			"v}\n", nil, []string{`line 6: sources.a.secrets.0.valeu: unknown field "valeu"; did you mean value?`}},
 		"doubled key": {db + "log: {}\nlog: {}\n", nil, []string{"line 3", "log"}},
@@ -71,7 +71,7 @@ func TestParse_problem_namesItsLine(t *testing.T) {
 			[]string{"did you mean shopify?"}},
 		"provider of no kind": {db + "sources:\n  a:\n    provider: pipedrive\n", nil,
 			[]string{`"pipedrive" does not exist: name one of adyen`, "use provider: hmac",
-				"docs/senders.md"}},
+				"docs/reference/senders.md"}},
 		"two documents": {db + "---\nlog: {}\n", nil, []string{"one"}},
 		"a list": {"- a\n", nil, []string{"line 1: sequence was used where mapping is expected; " +
 			"write settings as `name: value`"}},

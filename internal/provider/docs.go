@@ -2,8 +2,8 @@ package provider
 
 import "github.com/postern-gateway/postern/internal/signature"
 
-// Docs describes a provider to people, in docs/providers.md and in `postern providers show`. All
-// texts are Markdown.
+// Docs describes a provider to people, in docs/reference/providers.md and in `postern providers
+// show`. All texts are Markdown.
 type Docs struct {
 	// Title is the sender's own name.
 	Title string `json:"title"`

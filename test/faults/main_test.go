@@ -1,5 +1,5 @@
 // Package faults_test injects faults of PostgreSQL, JetStream, disks and clocks, one at a time,
-// while deliveries arrive. docs/faults.md lists them.
+// while deliveries arrive. docs/reference/faults.md lists them.
 package faults_test
 
 import (

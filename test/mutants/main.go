@@ -1,7 +1,7 @@
 // Command mutants tests the tests. It builds the product once per mutant, with one deliberate
 // fault, and runs the tests that must notice it: make mutants. It writes the table of
-// docs/mutants.md, which names the tests that noticed each mutant. Each mutant is built from an
-// overlay of the files that it changes.
+// docs/reference/mutants.md, which names the tests that noticed each mutant. Each mutant is built
+// from an overlay of the files that it changes.
 package main
 
 import (

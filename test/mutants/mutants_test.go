@@ -90,10 +90,11 @@ func TestFind_renamedCode_hasTheSameShape(t *testing.T) {
 	}
 }
 
-// docs/mutants.md has a row for each mutant with the test that noticed it, and no other rows.
+// docs/reference/mutants.md has a row for each mutant with the test that noticed it, and no other
+// rows.
 func TestPage_everyMutant_hasItsRow(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "mutants.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "mutants.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,14 +108,14 @@ func TestPage_everyMutant_hasItsRow(t *testing.T) {
 	for _, m := range mutants() {
 		name := m.group + ": " + m.name
 		if !rows[name] {
-			t.Errorf("docs/mutants.md does not say which test noticed %q: go run ./test/mutants -only %q -o FILE", name,
-				m.name)
+			t.Errorf("docs/reference/mutants.md does not say which test noticed %q: go run ./test/mutants -only %q "+
+				"-o FILE", name, m.name)
 		}
 		delete(rows, name)
 	}
 	for name, row := range rows {
 		if row {
-			t.Errorf("docs/mutants.md has %q, which is no mutant", name)
+			t.Errorf("docs/reference/mutants.md has %q, which is no mutant", name)
 		}
 	}
 }

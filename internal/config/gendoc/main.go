@@ -1,5 +1,5 @@
-// Command gendoc writes docs/configuration.md from the comments and tags of package config. Run it
-// at the module's root:
+// Command gendoc writes docs/reference/configuration.md from the comments and tags of package
+// config. Run it at the module's root:
 //
 //	go run ./internal/config/gendoc         # writes the page
 //	go run ./internal/config/gendoc -check  # fails if the page is not current
@@ -13,7 +13,7 @@ import (
 	"os"
 )
 
-const page = "docs/configuration.md"
+const page = "docs/reference/configuration.md"
 
 // sources are the Go files whose structs define the settings.
 var sources = []string{"internal/config/config.go", "internal/config/api.go", "internal/signature/scheme.go",

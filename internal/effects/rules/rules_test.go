@@ -239,7 +239,7 @@ func FuzzDecode_numbersPrintUnchanged(f *testing.F) {
 	})
 }
 
-// The waits that docs/configuration.md documents.
+// The waits that docs/reference/configuration.md documents.
 func TestRetryWait_documentedSchedule(t *testing.T) {
 	t.Parallel()
 	retry := rules.Retry{FirstWait: 2 * time.Second, Factor: 2, MaxWait: 10 * time.Minute, MaxAttempts: 20}

@@ -78,7 +78,7 @@ func TestProviders_each_isDocumentedRecordedAndSound(t *testing.T) {
 
 func TestPage_file_isCurrent(t *testing.T) {
 	t.Parallel()
-	providertest.Page(t, "../../../docs/providers.md", all.Page())
+	providertest.Page(t, "../../../docs/reference/providers.md", all.Page())
 }
 
 // The API's state may be a second old, so a refetch that finds nothing may be older than the event

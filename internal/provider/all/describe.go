@@ -19,7 +19,7 @@ func Docs(p provider.Provider) provider.Docs {
 	return docs
 }
 
-// Describe returns a provider's section of docs/providers.md.
+// Describe returns a provider's section of docs/reference/providers.md.
 func Describe(p provider.Provider) string {
 	d := Docs(p)
 	var b strings.Builder
@@ -65,7 +65,7 @@ func sampleTypes(p provider.Provider) []string {
 	return types
 }
 
-// Page returns the text of docs/providers.md.
+// Page returns the text of docs/reference/providers.md.
 func Page() string {
 	var b strings.Builder
 	b.WriteString(`<!-- Generated from the providers themselves: ` +
@@ -78,7 +78,7 @@ how to set it up, how deliveries are verified, which value is an event's key, an
 mirrored. ` + "`postern providers show NAME`" + ` prints one of these sections.
 
 Use [` + "`provider: hmac`" + `](configuration.md) for any other sender that signs with an HMAC, a public
-key or a token. [adding-a-provider.md](adding-a-provider.md) explains how to add a provider.
+key or a token. [Add a provider](../how-to/add-a-provider.md) explains how to add one to Postern.
 
 | provider | sender |
 |---|---|

@@ -46,7 +46,7 @@ type Spec struct {
 	SetHeaders func(src *provider.Source, d *provider.Delivery, s provider.Sample) `yaml:"-"`
 	// Check returns what else is wrong with a source; nil if there is nothing to check.
 	Check func(*provider.Source) error `yaml:"-"`
-	// Docs is the provider's part of docs/providers.md.
+	// Docs is the provider's part of docs/reference/providers.md.
 	Docs Docs `yaml:"docs"`
 }
 

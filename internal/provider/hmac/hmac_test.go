@@ -181,7 +181,7 @@ Otherwise an event makes a refetch of the object pending. Omit ` + "`objects`" +
 
 `
 
-// page returns the text of docs/senders.md.
+// page returns the text of docs/reference/senders.md.
 func page(t *testing.T) string {
 	t.Helper()
 	all := names(t)
@@ -206,7 +206,7 @@ func page(t *testing.T) string {
 
 func TestSendersPage_file_isCurrent(t *testing.T) {
 	t.Parallel()
-	providertest.Page(t, "../../../docs/senders.md", page(t))
+	providertest.Page(t, "../../../docs/reference/senders.md", page(t))
 }
 
 // Neither a print nor an encoding shows the loaded token of a challenge.
