@@ -2,10 +2,8 @@ package migrations_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io/fs"
-	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -17,11 +15,9 @@ import (
 
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/golden"
 	"github.com/postern-gateway/postern/migrations"
 )
-
-// update rewrites schema.sql.
-var update = flag.Bool("update", false, "rewrite schema.sql from the migrations")
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
@@ -93,14 +89,7 @@ func dump(t *testing.T, url string) string {
 
 func TestSchema_dump_isCurrent(t *testing.T) {
 	t.Parallel()
-	got := dump(t, testkit.Database(t).URL)
-	if *update {
-		must(t, os.WriteFile("schema.sql", []byte(got), 0o644))
-	}
-	want, err := os.ReadFile("schema.sql")
-	must(t, err)
-	equal(t, "schema.sql is not what the migrations make; look at the difference, then run: go test ./migrations "+
-		"-update", string(want), got)
+	golden.Page(t, "schema.sql", dump(t, testkit.Database(t).URL))
 }
 
 // must ends the test on an error.

@@ -2,11 +2,11 @@ package migrations_test
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/golden"
 )
 
 const schemaPage = "../docs/reference/schema.md"
@@ -70,12 +70,7 @@ func TestSchemaPage_tablesAndColumns_isCurrent(t *testing.T) {
 		}
 		must(t, columns.Err())
 	}
-	if *update {
-		must(t, os.WriteFile(schemaPage, []byte(page.String()), 0o644))
-	}
-	want, err := os.ReadFile(schemaPage)
-	must(t, err)
-	equal(t, schemaPage+" is not what the schema says: go test ./migrations -update", string(want), page.String())
+	golden.Page(t, schemaPage, page.String())
 }
 
 // cell escapes a text for a table.

@@ -16,9 +16,24 @@ import (
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
+// ExitStatuses describes the exit statuses of Daemon.
+var ExitStatuses = []struct {
+	Status  int
+	Meaning string
+}{
+	{daemonDone, "The program stopped normally after SIGINT or SIGTERM, or printed its help or its version."},
+	{daemonFailed, "The program failed, or could not start: the last line on standard error has the reason."},
+	{daemonUsage, "A flag or an argument is wrong."},
+}
+
+const (
+	daemonDone   = 0
+	daemonFailed = 1
+	daemonUsage  = 2
+)
+
 // Daemon is the main function of cmd/gateway and cmd/processor. It reads flags and configuration
-// and runs until SIGINT or SIGTERM. It returns the exit status: 0 after a normal stop, 1 after a
-// failure, 2 for wrong usage.
+// and runs until SIGINT or SIGTERM. It returns the exit status, one of ExitStatuses.
 func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -34,19 +49,19 @@ func Daemon(name string, o Options, args []string, stderr io.Writer) int {
 	version := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); err != nil {
 		if err == flag.ErrHelp { //nolint:errorlint // the flag package returns it as it is
-			return 0
+			return daemonDone
 		}
-		return 2
+		return daemonUsage
 	}
 	if flags.NArg() > 0 {
 		fmt.Fprintf(stderr, "%s: unexpected argument %q; see %s --help\n", name, flags.Arg(0), name)
-		return 2
+		return daemonUsage
 	}
 	if *version {
 		number, revision := telemetry.Version()
 		fmt.Println(strings.Join(slices.DeleteFunc([]string{name, number, revision, runtime.Version()},
 			func(s string) bool { return s == "" }), " "))
-		return 0
+		return daemonDone
 	}
 	use := config.ForProcessor
 	if o.Gateway {
@@ -71,9 +86,9 @@ func runDaemon(name string, o Options, stderr io.Writer) int {
 	defer bufferedStderr.Close()
 	if err := loadAndRun(ctx, o, bufferedStderr); err != nil {
 		fmt.Fprintf(bufferedStderr, "%s: %v\n", name, err)
-		return 1
+		return daemonFailed
 	}
-	return 0
+	return daemonDone
 }
 
 // loadAndRun loads the configuration and runs until ctx ends.

@@ -2,18 +2,15 @@ package app_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -22,9 +19,8 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden pages again")
 
 const metricsPage = "../../docs/reference/metrics.md"
 
@@ -127,19 +123,8 @@ func TestMetrics_page_matchesGoldenFile(t *testing.T) {
 	if limits["processor_runs"] != (6+1)*(2+2)+2+4 || limits["processor"] == 0 {
 		t.Errorf("%v", limits)
 	}
-	got := renderMetrics(scrape(t, gateway), scrape(t, processor))
-	if *update {
-		if err := os.WriteFile(metricsPage, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(metricsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s is not current: go test ./internal/app -run TestMetrics_page -update\n%s", metricsPage, diff)
-	}
+	page := renderMetrics(scrape(t, gateway), scrape(t, processor))
+	golden.Page(t, metricsPage, page)
 }
 
 const metricsHead = `# Metrics

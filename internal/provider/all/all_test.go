@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/settings"
 	"github.com/postern-gateway/postern/internal/signature"
+	"github.com/postern-gateway/postern/internal/testkit/golden"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -78,7 +79,7 @@ func TestProviders_each_isDocumentedRecordedAndSound(t *testing.T) {
 
 func TestPage_file_isCurrent(t *testing.T) {
 	t.Parallel()
-	providertest.Page(t, "../../../docs/reference/providers.md", all.Page())
+	golden.Page(t, "../../../docs/reference/providers.md", all.Page())
 }
 
 // The API's state may be a second old, so a refetch that finds nothing may be older than the event

@@ -10,7 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/testkit/golden"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -102,7 +102,7 @@ func TestIgnoredPaths_change_needsNewRuleVersion(t *testing.T) {
 		fmt.Fprintf(&b, "%s: %s\n", name, now[name])
 	}
 	text, err := os.ReadFile(file)
-	if err != nil && !providertest.Update() {
+	if err != nil && !golden.Update() {
 		t.Fatal(err)
 	}
 	rule, rest, _ := strings.Cut(string(text), "\n")
@@ -116,6 +116,6 @@ func TestIgnoredPaths_change_needsNewRuleVersion(t *testing.T) {
 		}
 	}
 	if !t.Failed() {
-		providertest.Page(t, file, b.String())
+		golden.Page(t, file, b.String())
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider/hmac"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/signature"
+	"github.com/postern-gateway/postern/internal/testkit/golden"
 )
 
 func suite() providertest.Suite {
@@ -206,7 +207,7 @@ func page(t *testing.T) string {
 
 func TestSendersPage_file_isCurrent(t *testing.T) {
 	t.Parallel()
-	providertest.Page(t, "../../../docs/reference/senders.md", page(t))
+	golden.Page(t, "../../../docs/reference/senders.md", page(t))
 }
 
 // Neither a print nor an encoding shows the loaded token of a challenge.

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/postern-gateway/postern/internal/app"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/testkit/golden"
+)
+
+const commandsHead = `<!-- Generated from the commands themselves: go test ./cmd/postern -run TestReference -update. ` +
+	`Do not edit. -->
+
+# Commands
+
+For everybody who types ` + "`postern`" + `. This page has the text of ` + "`--help`" + ` of each command. The
+[exit codes](exit-codes.md) have a page of their own. ` + "`postern completion bash`" + ` (or zsh, fish,
+powershell) prints a script that completes commands, flags and names in your shell.
+
+`
+
+// TestReference_commands_isCurrent writes docs/reference/commands.md.
+func TestReference_commands_isCurrent(t *testing.T) {
+	t.Parallel()
+	root := newRootCommand()
+	var b strings.Builder
+	b.WriteString(commandsHead + "| command | task |\n|---|---|\n")
+	all := availableCommands(root)
+	for _, cmd := range all {
+		if isGroup(cmd) {
+			continue
+		}
+		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), strings.ReplaceAll(cmd.CommandPath(), " ", "-"),
+			markdown(cmd.Short))
+	}
+	fmt.Fprintf(&b, "\n## All commands\n\n%s\n\nFlags of every command:\n\n", markdown(root.Long))
+	writeFlags(&b, root.PersistentFlags())
+	for _, cmd := range all {
+		writeCommand(&b, cmd)
+	}
+	b.WriteString("\n## gateway and processor\n\nThe daemons have only these flags. Their settings are in the " +
+		"[configuration](configuration.md).\n")
+	for _, daemon := range []struct {
+		name    string
+		options app.Options
+	}{
+		{"gateway", app.Options{Gateway: true, AdminListen: config.DefaultAdminListen}},
+		{"processor", app.Options{Processor: true, AdminListen: config.DefaultProcessorListen}},
+	} {
+		var help strings.Builder
+		app.Daemon(daemon.name, daemon.options, []string{"--help"}, &help)
+		fmt.Fprintf(&b, "\n```text\n%s```\n", help.String())
+	}
+	golden.Page(t, "../../docs/reference/commands.md", b.String())
+}
+
+// availableCommands returns all commands below one, each before its subcommands.
+func availableCommands(of *cobra.Command) (all []*cobra.Command) {
+	for _, cmd := range of.Commands() {
+		if cmd.IsAvailableCommand() {
+			all = append(append(all, cmd), availableCommands(cmd)...)
+		}
+	}
+	return all
+}
+
+// writeCommand writes the section of a command.
+func writeCommand(b *strings.Builder, cmd *cobra.Command) {
+	level := "##"
+	if cmd.Parent().HasParent() {
+		level = "###"
+	}
+	fmt.Fprintf(b, "\n%s %s\n\n%s.\n", level, cmd.CommandPath(), markdown(cmd.Short))
+	if isGroup(cmd) {
+		return
+	}
+	fmt.Fprintf(b, "\n```text\n%s\n```\n", cmd.UseLine())
+	if cmd.Long != "" {
+		fmt.Fprintf(b, "\n%s\n", markdown(cmd.Long))
+	}
+	if cmd.LocalNonPersistentFlags().HasAvailableFlags() {
+		b.WriteByte('\n')
+		writeFlags(b, cmd.LocalNonPersistentFlags())
+	}
+	if cmd.Example != "" {
+		fmt.Fprintf(b, "\n```sh\n%s\n```\n", strings.ReplaceAll("\n"+cmd.Example, "\n  ", "\n")[1:])
+	}
+}
+
+// isGroup returns true for a command that only has subcommands.
+func isGroup(cmd *cobra.Command) bool {
+	return cmd.HasSubCommands() && fmt.Sprintf("%p", cmd.RunE) == fmt.Sprintf("%p", showHelpOrError)
+}
+
+func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
+	b.WriteString("| flag | default | meaning |\n|---|---|---|\n")
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		name, help := pflag.UnquoteUsage(f)
+		flag := "--" + f.Name
+		if f.Shorthand != "" {
+			flag = "-" + f.Shorthand + ", " + flag
+		}
+		if name != "" {
+			flag += " " + name
+		}
+		value := ""
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" {
+			value = "`" + f.DefValue + "`"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", flag, value, strings.ReplaceAll(markdown(help), "|", `\|`))
+	})
+}
+
+var namedFlag = regexp.MustCompile(`(?m)(^|[ (])(--[a-z][a-z-]*)`)
+
+// markdown makes Markdown of a help text.
+func markdown(help string) string {
+	return namedFlag.ReplaceAllString(strings.NewReplacer("<", "&lt;", "*", `\*`).Replace(help), "$1`$2`")
+}
+
+const exitCodesHead = `<!-- Generated from the commands themselves: go test ./cmd/postern -run TestReference -update. ` +
+	`Do not edit. -->
+
+# Exit codes
+
+For everybody who calls the programs from scripts, units and containers: what each code means.
+
+## postern
+
+`
+
+// TestReference_exitCodes_isCurrent writes docs/reference/exit-codes.md.
+func TestReference_exitCodes_isCurrent(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	b.WriteString(exitCodesHead + "| code | meaning |\n|---|---|\n")
+	for _, s := range exitStatuses {
+		fmt.Fprintf(&b, "| %d | %s |\n", s.status, s.meaning)
+	}
+	b.WriteString("\nAn error is one line on standard error, which begins with `postern:`. A second SIGINT or SIGTERM ends " +
+		"a\ncommand at once; the shell then reports 130 or 143. These commands say more about their codes:\n\n")
+	for _, cmd := range availableCommands(newRootCommand()) {
+		for _, sentence := range exitSentences(cmd) {
+			fmt.Fprintf(&b, "- [`%s`](commands.md#%s): %s\n", cmd.CommandPath(),
+				strings.ReplaceAll(cmd.CommandPath(), " ", "-"), markdown(sentence))
+		}
+	}
+	b.WriteString("\n## gateway and processor\n\n| code | meaning |\n|---|---|\n")
+	for _, s := range app.ExitStatuses {
+		fmt.Fprintf(&b, "| %d | %s |\n", s.Status, s.Meaning)
+	}
+	golden.Page(t, "../../docs/reference/exit-codes.md", b.String())
+}
+
+// exitSentences returns what the help of a command says about its exit status.
+func exitSentences(cmd *cobra.Command) (all []string) {
+	text := strings.ReplaceAll(strings.ReplaceAll(cmd.Long, "\n\n", ". "), "\n", " ")
+	for sentence := range strings.SplitSeq(text, ". ") {
+		if strings.Contains(sentence, "exit status") {
+			all = append(all, strings.TrimSuffix(sentence, ".")+".")
+		}
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if strings.Contains(f.Usage, "exit status") {
+			all = append(all, "--"+f.Name+": "+f.Usage+".")
+		}
+	})
+	return all
+}
