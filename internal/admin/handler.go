@@ -122,8 +122,7 @@ func (h *handler) ready(c echo.Context) error {
 	defer cancel()
 	if h.Ready != nil {
 		if err := h.Ready(ctx); err != nil {
-			return &problem{Status: http.StatusServiceUnavailable, Type: "urn:postern:problem:not-ready",
-				Title: "not ready", Detail: err.Error()}
+			return newProblem("not-ready", err.Error())
 		}
 	}
 	return c.String(http.StatusOK, "ready\n")

@@ -31,14 +31,60 @@ func (p *problem) Error() string { return p.Title + ": " + p.Detail }
 
 var errPanic = errors.New("panic")
 
-var errForeignHost = &problem{Status: http.StatusMisdirectedRequest, Type: "urn:postern:problem:foreign-host",
-	Title:  "host not allowed",
-	Detail: "The admin API accepts only loopback names: use http://127.0.0.1 or http://localhost with its port."}
+// problemType is a type of error response.
+type problemType struct {
+	status int
+	title  string
+	// detail is the text of the response. Where an error has a more exact text, detail only
+	// describes the type in the reference.
+	detail string
+}
 
-// errNoToken is the response to a missing token and to an invalid one. It does not say which of the
-// two it is.
-var errNoToken = &problem{Status: http.StatusUnauthorized, Type: "urn:postern:problem:token", Title: "no token",
-	Detail: "Send a valid token: Authorization: Bearer postern_... (create one with postern token create)."}
+// urn is the prefix of the names of problem types.
+const urn = "urn:postern:problem:"
+
+// problemTypes are the types of error responses, by name.
+var problemTypes = map[string]problemType{
+	"foreign-host": {http.StatusMisdirectedRequest, "host not allowed",
+		"The admin API accepts only loopback names: use http://127.0.0.1 or http://localhost with its port."},
+	// It does not say whether the token is missing or wrong.
+	"token": {http.StatusUnauthorized, "no token",
+		"Send a valid token: Authorization: Bearer postern_... (create one with postern token create)."},
+	"role": {http.StatusForbidden, "not allowed",
+		"A reader's token may only read. Send an operator's token (postern token create --role operator)."},
+	"idempotency-key": {http.StatusBadRequest, "invalid idempotency key",
+		"The header Idempotency-Key is longer than allowed, has other characters, or is sent twice."},
+	"in-flight": {http.StatusConflict, "request in progress",
+		"A request with this Idempotency-Key is in progress. Send it again in a moment to get its response."},
+	"key-reused": {http.StatusUnprocessableEntity, "idempotency key already used",
+		"This Idempotency-Key was used for another request within a day. Send a new key with a new request."},
+	"too-many": {http.StatusUnprocessableEntity, "too many for a dry run",
+		"The dry run would read more than it may. Select less."},
+	"invalid":   {http.StatusBadRequest, "invalid request", "A parameter does not exist or has a wrong value."},
+	"not-found": {http.StatusNotFound, "not found", "The named thing does not exist."},
+	"several": {http.StatusConflict, "several match",
+		"Several events or objects have this name; `matches` lists them. Name one of them exactly."},
+	"busy": {http.StatusTooManyRequests, "another dry run is in progress",
+		"A process executes one dry run at a time. Try again when the other has finished, or use postern replay " +
+			"--dry-run."},
+	"not-ready": {http.StatusServiceUnavailable, "not ready",
+		"The process cannot do its work now. Only /readyz returns this type; the detail has the reason."},
+	"unavailable": {http.StatusServiceUnavailable, "database unavailable",
+		"PostgreSQL did not respond in time; see the log for the reason."},
+	"internal": {http.StatusInternalServerError, "internal error",
+		"An internal error of Postern; see the log for details."},
+}
+
+// newProblem returns a response of a type. Its detail is that of the type, unless another is given.
+func newProblem(name, detail string) *problem {
+	t := problemTypes[name]
+	return &problem{Type: urn + name, Title: t.title, Status: t.status, Detail: cmp.Or(detail, t.detail)}
+}
+
+var (
+	errForeignHost = newProblem("foreign-host", "")
+	errNoToken     = newProblem("token", "")
+)
 
 // match is one of several events with the same key.
 type match struct {
@@ -57,42 +103,35 @@ func problemOf(err error) *problem {
 	case errors.As(err, &p):
 		return p
 	case errors.Is(err, adminauth.ErrRole):
-		return &problem{Status: 403, Type: "urn:postern:problem:role", Title: "not allowed",
-			Detail: "A reader's token may only read. Send an operator's token (postern token create --role operator)."}
+		return newProblem("role", "")
 	case errors.Is(err, idempotency.ErrKey):
-		return &problem{Status: 400, Type: "urn:postern:problem:idempotency-key", Title: "invalid idempotency key",
-			Detail: err.Error()}
+		return newProblem("idempotency-key", err.Error())
 	case errors.Is(err, adminauth.ErrInProgress):
-		return &problem{Status: 409, Type: "urn:postern:problem:in-flight", Title: "request in progress",
-			Detail: "A request with this Idempotency-Key is in progress. Send " +
-				"it again in a moment to get its response."}
+		return newProblem("in-flight", "")
 	case errors.Is(err, adminauth.ErrKeyReused):
-		return &problem{Status: 422, Type: "urn:postern:problem:key-reused", Title: "idempotency key already used",
-			Detail: "This Idempotency-Key was used for another request within " +
-				"a day. Send a new key with a new request."}
+		return newProblem("key-reused", "")
 	case errors.As(err, &tooMany):
-		return &problem{Status: 422, Type: "urn:postern:problem:too-many", Title: "too many for a dry run",
-			Detail: err.Error()}
+		return newProblem("too-many", err.Error())
 	case errors.Is(err, events.ErrInvalid):
-		return &problem{Status: 400, Type: "urn:postern:problem:invalid", Title: "invalid request", Detail: err.Error()}
+		return newProblem("invalid", err.Error())
 	case errors.Is(err, events.ErrNotFound):
-		return &problem{Status: 404, Type: "urn:postern:problem:not-found", Title: "not found", Detail: err.Error()}
+		return newProblem("not-found", err.Error())
 	case errors.As(err, &objects):
-		return &problem{Status: 409, Type: "urn:postern:problem:several", Title: "several match", Detail: err.Error(),
-			Matches: objects.Matches}
+		p = newProblem("several", err.Error())
+		p.Matches = objects.Matches
+		return p
 	case errors.As(err, &keys):
-		return &problem{Status: 409, Type: "urn:postern:problem:several", Title: "several match", Detail: err.Error(),
-			Matches: matches(keys)}
+		p = newProblem("several", err.Error())
+		p.Matches = matches(keys)
+		return p
 	case errors.As(err, &he):
 		return &problem{Status: he.Code, Type: "about:blank", Title: http.StatusText(he.Code),
 			Detail: fmt.Sprint(he.Message)}
 	case errors.Is(err, errPanic):
 	case postgres.IsUnavailable(err), errors.Is(err, context.DeadlineExceeded):
-		return &problem{Status: 503, Type: "urn:postern:problem:unavailable", Title: "database unavailable",
-			Detail: "PostgreSQL did not respond in time; see the log for the reason."}
+		return newProblem("unavailable", "")
 	}
-	return &problem{Status: 500, Type: "urn:postern:problem:internal", Title: "internal error",
-		Detail: "An internal error of Postern; see the log for details."}
+	return newProblem("internal", "")
 }
 
 func matches(e *events.AmbiguousKeyError) []match {
@@ -125,10 +164,10 @@ func (h *handler) fail(err error, c echo.Context) {
 	if p.Status == http.StatusTooManyRequests {
 		c.Response().Header().Set("Retry-After", "5")
 	}
-	_ = c.Blob(p.Status, problemType, p.body()) // the client may have disconnected
+	_ = c.Blob(p.Status, problemMediaType, p.body()) // the client may have disconnected
 }
 
-const problemType = "application/problem+json"
+const problemMediaType = "application/problem+json"
 
 func (p *problem) body() []byte {
 	body, err := encodeJSON(p)

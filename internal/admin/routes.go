@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"reflect"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -27,102 +28,133 @@ import (
 // POST.
 type route struct {
 	method, path string
-	// params is the zero value of the operation's parameters.
+	// summary says what the operation does, for the reference.
+	summary string
+	// params is the zero value of the operation's parameters, and result the type of its result.
 	params any
-	// run reads the parameters of a request and executes the operation.
-	run func(ctx context.Context, c echo.Context) (any, error)
+	result reflect.Type
+	run    runFunc
 }
+
+// runFunc reads the parameters of a request and executes the operation.
+type runFunc func(ctx context.Context, c echo.Context) (any, error)
+
+// The functions that operations are: one that reads, one that may make changes, and one that
+// changes effects.
+type (
+	reading[P, T any]  func(context.Context, *pgxpool.Pool, P) (T, error)
+	changing[P, T any] func(context.Context, *pgxpool.Pool, P, operations.Requester) (T, error)
+	deciding[P any]    func(context.Context, *pgxpool.Pool, []int64, P, operations.Requester) ([]effects.View, error)
+)
 
 // routes is the API. Everything that a POST changes is audited, and executed once for each
 // idempotency key.
 func (h *handler) routes() []route {
 	return []route{
-		get(h, "/events", operations.Events),
-		get(h, "/events/:id", operations.Event),
-		get(h, "/conflicts", operations.Conflicts),
-		get(h, "/objects", operations.Objects),
-		get(h, "/objects/:source/:type/:id", operations.Object),
-		post(h, "/objects/overwrite", operations.OverwriteObject),
-		get(h, "/outcomes", operations.Outcomes),
-		get(h, "/rejections", operations.Rejections),
-		get(h, "/rejections/:id", byID(ingest.ShowRejection)),
-		get(h, "/redactions", operations.ListPages(redaction.List)),
-		get(h, "/audit", operations.Audit),
-		get(h, "/retention", h.retention),
+		get(h, "/events", "List events, the newest first", operations.Events),
+		get(h, "/events/:id", "Show all that is stored of an event: receipt, conflicts, outcomes, body",
+			operations.Event),
+		get(h, "/conflicts", "List deliveries with the event id of a stored event and different content",
+			operations.Conflicts),
+		get(h, "/objects", "List mirrored objects", operations.Objects),
+		get(h, "/objects/:source/:type/:id", "Show an object: its state, version, flags and last event",
+			operations.Object),
+		post(h, "/objects/overwrite", "Overwrite an object with its current state at the provider; a reason is required",
+			operations.OverwriteObject),
+		get(h, "/outcomes", "List outcomes, those of the newest events first", operations.Outcomes),
+		get(h, "/rejections", "List rejected deliveries, the newest first", operations.Rejections),
+		get(h, "/rejections/:id", "Show a rejected delivery: the reason, headers and body",
+			byID(ingest.ShowRejection)),
+		get(h, "/redactions", "List executed redactions, the newest first", operations.ListPages(redaction.List)),
+		get(h, "/audit", "List changes by operators, the newest first", operations.Audit),
+		get(h, "/retention", "Show the maximum ages, and the days of the log with their drop dates", h.retention),
 
-		get(h, "/runs", operations.Runs),
-		get(h, "/runs/:id", byID(runs.Show)),
-		get(h, "/runs/:id/drift", drift),
-		get(h, "/runs/:id/differences", operations.Differences),
-		post(h, "/runs/:id/pause", operations.PauseRun),
-		post(h, "/runs/:id/resume", operations.ResumeRun),
-		post(h, "/runs/:id/cancel", operations.CancelRun),
-		post(h, "/runs/:id/approve", operations.ApproveRun),
-		post(h, "/replays", h.replay),
-		post(h, "/retries", h.retry),
-		post(h, "/rebuilds", operations.Rebuild),
-		get(h, "/rebuilds/:id/compare", operations.CompareRebuild),
-		post(h, "/rebuilds/:id/swap", operations.SwapRebuild),
-		post(h, "/rebuilds/:id/discard", operations.DiscardRebuild),
-		get(h, "/schedules", operations.ListPages(runs.ListSchedules)),
-		get(h, "/schedules/:name", byName(runs.ShowSchedule)),
-		post(h, "/schedules/:name/pause", operations.PauseSchedule),
-		post(h, "/schedules/:name/resume", operations.ResumeSchedule),
-		post(h, "/schedules/:name/run", operations.RunSchedule),
+		get(h, "/runs", "List runs, the newest first", operations.Runs),
+		get(h, "/runs/:id", "Show a run with its parameters, progress and result", byID(runs.Show)),
+		get(h, "/runs/:id/drift", "Show the differences that an object scan has found, counted", drift),
+		get(h, "/runs/:id/differences", "List the objects in which an object scan has found a difference",
+			operations.Differences),
+		post(h, "/runs/:id/pause", "Pause a run at its next checkpoint", operations.PauseRun),
+		post(h, "/runs/:id/resume", "Continue a paused run", operations.ResumeRun),
+		post(h, "/runs/:id/cancel", "Cancel a run; what it has done stays", operations.CancelRun),
+		post(h, "/runs/:id/approve", "Approve a run that awaits approval; a reason is required",
+			operations.ApproveRun),
+		post(h, "/replays", "Apply stored events again", h.replay),
+		post(h, "/retries", "Retry failed and dead events", h.retry),
+		post(h, "/rebuilds", "Rebuild the objects of a source from the log, alongside the live ones",
+			operations.Rebuild),
+		get(h, "/rebuilds/:id/compare", "Compare the staged objects of a rebuild with the live objects",
+			operations.CompareRebuild),
+		post(h, "/rebuilds/:id/swap", "Replace the live objects with the staged objects of a rebuild",
+			operations.SwapRebuild),
+		post(h, "/rebuilds/:id/discard", "Discard the staged objects of a rebuild and end it",
+			operations.DiscardRebuild),
+		get(h, "/schedules", "List schedules with their next and last runs",
+			operations.ListPages(runs.ListSchedules)),
+		get(h, "/schedules/:name", "Show a schedule with its job, timetable and state", byName(runs.ShowSchedule)),
+		post(h, "/schedules/:name/pause", "Pause a schedule: planned times are skipped, open runs continue",
+			operations.PauseSchedule),
+		post(h, "/schedules/:name/resume", "Resume a paused schedule from now on", operations.ResumeSchedule),
+		post(h, "/schedules/:name/run", "Run a schedule's job now", operations.RunSchedule),
 
-		post(h, "/reconciliations", operations.Reconcile),
-		get(h, "/watermarks", operations.Watermarks),
-		get(h, "/refetches", operations.Refetches),
-		post(h, "/refetches", operations.AddRefetch),
-		post(h, "/refetches/cancel", operations.CancelRefetch),
+		post(h, "/reconciliations", "Compare the log or the mirror with the provider's API and repair what differs",
+			operations.Reconcile),
+		get(h, "/watermarks", "List until when the log and the mirror are complete", operations.Watermarks),
+		get(h, "/refetches", "List objects whose refetch is pending", operations.Refetches),
+		post(h, "/refetches", "Request the refetch of an object by a running processor", operations.AddRefetch),
+		post(h, "/refetches/cancel", "Cancel the refetch of an object", operations.CancelRefetch),
 
-		get(h, "/effects", operations.Effects),
-		get(h, "/effects/backtest", h.backtest),
-		get(h, "/effects/:id", byID(operations.Effect)),
-		postEffect(h, "/effects/:id/approve", operations.ApproveEffects),
-		postEffect(h, "/effects/:id/reject", operations.RejectEffects),
-		postEffect(h, "/effects/:id/retry", operations.RetryEffects),
-		postEffect(h, "/effects/:id/resolve", operations.ResolveEffect),
-		postEffect(h, "/effects/:id/compensate", operations.CompensateEffects),
+		get(h, "/effects", "List effects, the newest first", operations.Effects),
+		get(h, "/effects/backtest", "Show which past changes would have caused which effects under a rule, as a dry run",
+			h.backtest),
+		get(h, "/effects/:id", "Show an effect: the event, its steps, external ids, and the allowed actions",
+			byID(operations.Effect)),
+		postEffect(h, "/effects/:id/approve", "Approve an effect that awaits approval", operations.ApproveEffects),
+		postEffect(h, "/effects/:id/reject", "Reject an effect for good; completed steps stay",
+			operations.RejectEffects),
+		postEffect(h, "/effects/:id/retry", "Retry a failed effect now", operations.RetryEffects),
+		postEffect(h, "/effects/:id/resolve", "Resolve a step with unknown outcome", operations.ResolveEffect),
+		postEffect(h, "/effects/:id/compensate", "Undo the completed steps of an effect, the last step first",
+			operations.CompensateEffects),
 
-		get(h, "/stream", h.stream),
-		get(h, "/stream/republish-passes/:id", byID(processor.ShowRepublish)),
-		post(h, "/stream/republish-passes", operations.Republish),
-		get(h, "/spools", operations.ListPages(redaction.Spools)),
-		get(h, "/spools/:name", byName(redaction.ShowSpool)),
-		post(h, "/spools/:name/remove", operations.RemoveSpool),
+		get(h, "/stream", "Show the backlog of the streams and the state of the republisher", h.stream),
+		get(h, "/stream/republish-passes/:id", "Show a pass of the republisher", byID(processor.ShowRepublish)),
+		post(h, "/stream/republish-passes", "Republish events that are lost from the stream", operations.Republish),
+		get(h, "/spools", "List the spools that are registered in the database",
+			operations.ListPages(redaction.Spools)),
+		get(h, "/spools/:name", "Show a spool", byName(redaction.ShowSpool)),
+		post(h, "/spools/:name/remove", "Remove a spool whose disk is lost; a reason is required",
+			operations.RemoveSpool),
 	}
 }
 
 // get is a route that only reads.
-func get[P, T any](h *handler, path string, do func(context.Context, *pgxpool.Pool, P) (T, error)) route {
-	return route{http.MethodGet, path, *new(P), func(ctx context.Context, c echo.Context) (any, error) {
+func get[P, T any](h *handler, path, summary string, do reading[P, T]) route {
+	run := func(ctx context.Context, c echo.Context) (any, error) {
 		var p P
 		if err := decode(c, &p); err != nil {
 			return nil, err
 		}
 		return do(ctx, h.Pool, p)
-	}}
+	}
+	return route{http.MethodGet, path, summary, *new(P), reflect.TypeFor[T](), run}
 }
 
 // post is a route that may make changes.
-func post[P, T any](h *handler, path string, do func(context.Context, *pgxpool.Pool, P, operations.Requester) (T,
-	error)) route {
-	return route{http.MethodPost, path, *new(P), func(ctx context.Context, c echo.Context) (any,
-		error) {
+func post[P, T any](h *handler, path, summary string, do changing[P, T]) route {
+	run := func(ctx context.Context, c echo.Context) (any, error) {
 		var p P
 		if err := decode(c, &p); err != nil {
 			return nil, err
 		}
 		return do(ctx, h.Pool, p, requesterOf(c))
-	}}
+	}
+	return route{http.MethodPost, path, summary, *new(P), reflect.TypeFor[T](), run}
 }
 
 // postEffect is a route that changes one effect and returns it.
-func postEffect[P any](h *handler, path string, do func(context.Context, *pgxpool.Pool, []int64, P,
-	operations.Requester) ([]effects.View, error)) route {
-	return route{http.MethodPost, path, *new(P), func(ctx context.Context, c echo.Context) (any,
-		error) {
+func postEffect[P any](h *handler, path, summary string, do deciding[P]) route {
+	run := func(ctx context.Context, c echo.Context) (any, error) {
 		var of idParams
 		if err := decodePath(c, &of); err != nil {
 			return nil, err
@@ -142,7 +174,8 @@ func postEffect[P any](h *handler, path string, do func(context.Context, *pgxpoo
 			return nil, err
 		}
 		return &all[0], nil
-	}}
+	}
+	return route{http.MethodPost, path, summary, *new(P), reflect.TypeFor[effects.View](), run}
 }
 
 // idParams name one thing by its number, nameParams by its name.
@@ -156,13 +189,11 @@ type (
 )
 
 // byID makes an operation of a function that returns one thing.
-func byID[T any](show func(context.Context, postgres.DB, int64) (T, error)) func(context.Context, *pgxpool.Pool,
-	idParams) (T, error) {
+func byID[T any](show func(context.Context, postgres.DB, int64) (T, error)) reading[idParams, T] {
 	return func(ctx context.Context, pool *pgxpool.Pool, p idParams) (T, error) { return show(ctx, pool, p.ID) }
 }
 
-func byName[T any](show func(context.Context, postgres.DB, string) (T, error)) func(context.Context, *pgxpool.Pool,
-	nameParams) (T, error) {
+func byName[T any](show func(context.Context, postgres.DB, string) (T, error)) reading[nameParams, T] {
 	return func(ctx context.Context, pool *pgxpool.Pool, p nameParams) (T, error) { return show(ctx, pool, p.Name) }
 }
 
@@ -229,10 +260,7 @@ func (h *handler) retry(ctx context.Context, pool *pgxpool.Pool, p retryBody, by
 
 // errDryRunBusy is the response to a second dry run at the same time. Each may use much memory, so
 // only one may run.
-var errDryRunBusy = &problem{Status: http.StatusTooManyRequests, Type: "urn:postern:problem:busy",
-	Title: "another dry run is in progress",
-	Detail: "A process executes one dry run at a time. Try again when the other has " +
-		"finished, or use postern replay --dry-run."}
+var errDryRunBusy = newProblem("busy", "")
 
 func (h *handler) dryRun(ctx context.Context, pool *pgxpool.Pool, o *replay.Params) (any, error) {
 	if h.Endpoints == nil {

@@ -188,6 +188,7 @@ func scanItem(row pgx.CollectableRow) (Item, error) {
 
 // Outcome is the result of applying an event in one run.
 type Outcome struct {
+	// EventID is Postern's id of the event.
 	EventID    int64  `json:"event_id,string"`
 	Run        int64  `json:"run"`
 	Source     string `json:"source"`

@@ -3,7 +3,6 @@ package ingest
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -39,10 +38,8 @@ func conflictProblem(receipts []events.Receipt) *problem {
 			keys = append(keys, fmt.Sprintf("%q", events.SanitizeText(r.Key)))
 		}
 	}
-	return &problem{Status: http.StatusUnprocessableEntity, Type: "urn:postern:problem:key-reused",
-		Title: "key used before", outcome: "conflict",
-		Detail: "Stored before with other content: " + strings.Join(keys, ", ") +
-			". Nothing of this delivery was stored. Give a new event a new key."}
+	return errKeyReused.with(errKeyReused.Status, "Stored before with other content: "+strings.Join(keys, ", ")+
+		". Nothing of this delivery was stored. Give a new event a new key.")
 }
 
 // invalidProblem returns the response to a verified delivery that cannot be stored; nil for any
@@ -52,8 +49,7 @@ func invalidProblem(err error) *problem {
 	if !errors.As(err, &invalid) {
 		return nil
 	}
-	return &problem{Status: invalid.Status, Type: "urn:postern:problem:invalid", Title: "delivery cannot be stored",
-		outcome: "invalid", Detail: events.SanitizeText(invalid.Detail)}
+	return errInvalid.with(invalid.Status, events.SanitizeText(invalid.Detail))
 }
 
 // addAuthChallenge adds the header that a 401 needs where HTTP authentication is used (RFC 9110,

@@ -70,7 +70,44 @@ var (
 		Detail: "Send deliveries to /webhooks/{source}."}
 	errInternal = &problem{Status: 500, Type: "urn:postern:problem:internal", Title: "internal error", outcome: "panic",
 		Detail: "An internal error occurred and was logged. Nothing was acknowledged; send it again."}
+	// The responses of these two types have a more exact detail, and errInvalid another status.
+	errKeyReused = &problem{Status: 422, Type: "urn:postern:problem:key-reused", Title: "key used before",
+		outcome: "conflict",
+		Detail: "Only for `provider: api`. Stored before with other content: the keys. Nothing of this delivery was " +
+			"stored. Give a new event a new key."}
+	errInvalid = &problem{Status: 400, Type: "urn:postern:problem:invalid", Title: "delivery cannot be stored",
+		outcome: "invalid",
+		Detail: "The delivery is verified, but it has no event that can be stored; the detail has the reason. The " +
+			"status may also be 413 or 415."}
 )
+
+// problems are all types of error responses.
+var problems = []*problem{errInvalid, errUnauthenticated, errForbiddenAddress, errUnknownSource, errNoRoute,
+	errNotAllowed, errBodyIncomplete, errTooLarge, errEncoding, errKeyReused, errRateLimited, errInternal,
+	errOverloaded, errSlow, errUnavailable}
+
+// ProblemType describes a type of error response.
+type ProblemType struct {
+	Status              int
+	Type, Title, Detail string
+	// RetryAfter is the Retry-After header in seconds; "" for none.
+	RetryAfter string
+}
+
+// ProblemTypes returns the types of error responses, for the reference.
+func ProblemTypes() (all []ProblemType) {
+	for _, p := range problems {
+		all = append(all, ProblemType{p.Status, p.Type, p.Title, p.Detail, p.retryAfter})
+	}
+	return all
+}
+
+// with returns a problem of the same type with another status and detail.
+func (p *problem) with(status int, detail string) *problem {
+	other := *p
+	other.Status, other.Detail = status, detail
+	return &other
+}
 
 // problemOf returns the response to an error.
 func problemOf(err error) *problem {

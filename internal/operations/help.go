@@ -9,12 +9,11 @@ import (
 )
 
 const (
-	anyText     = "; * stands for any text"
-	trueOrFalse = "true or false"
-	sinceHelp   = "from this time on: " + timeHelp
-	untilHelp   = "before this time: " + timeHelp
-	eventHelp   = "Postern's id of the event, or the provider's key"
-	runReason   = "reason; stored with the run"
+	anyText   = "; * stands for any text"
+	sinceHelp = "from this time on: " + timeHelp
+	untilHelp = "before this time: " + timeHelp
+	eventHelp = "Postern's id of the event, or the provider's key"
+	runReason = "reason; stored with the run"
 )
 
 // help describes the parameters in a few words, by name. Where a struct means something else by a
@@ -22,9 +21,9 @@ const (
 var help = map[string]string{
 	"account": "tenant inside the source (Stripe account, Shopify shop); an empty value selects only those without " +
 		"one",
-	"ambiguous": trueOrFalse,
+	"ambiguous": "true: only ambiguous objects; false: only others",
 	"cursor":    "next_cursor of the previous page",
-	"deleted":   trueOrFalse,
+	"deleted":   "true: only deleted objects; false: only others",
 	"dry_run":   "true: only count; append nothing",
 	"event":     eventHelp,
 	"force":     "true: also if it reported recently or its content is unknown",
@@ -35,11 +34,11 @@ var help = map[string]string{
 	"limit":     fmt.Sprintf("items per page, 1 to %d (default %d)", events.MaxLimit, events.DefaultLimit),
 	"name":      "name",
 	"object_id": "id of the object",
-	"outdated":  trueOrFalse,
+	"outdated":  "true: only objects that an older version rule wrote; false: only others",
 	"rate": "maximum number of events per second, so that live traffic keeps its latency (default: no " +
 		"limit)",
 	"reason":          "reason; stored in the audit",
-	"refetch_pending": trueOrFalse,
+	"refetch_pending": "true: only objects whose refetch is pending; false: only others",
 	"rule":            "name of the rule",
 	"run":             "number of the run",
 	"since":           sinceHelp,
@@ -77,6 +76,15 @@ var help = map[string]string{
 	"EventFilter.status":            "status of the live outcome: " + oneOf("event_status"),
 	"NewTokenParams.expires": "time of expiry: an RFC 3339 time, a date, or how long from now (12h, 90d); if absent, " +
 		"the token never expires",
+	"ObjectName.id":      "the provider's id of the object",
+	"ObjectName.account": "tenant inside the source; if absent, the account that has the object",
+	"RunChange.id":       "number of the run",
+	"CompareParams.id":   "number of the run",
+	"replayBody.preview": "true: return only how much is selected",
+	"replayBody.exact":   "with preview, true: count instead of estimating",
+	"replayBody.dry_run": "true: decide everything, write nothing, and return the changes",
+	"retryBody.preview":  "true: return only how much is selected",
+	"retryBody.exact":    "with preview, true: count instead of estimating",
 	"NewTokenParams.name": "name of the token, which the audit records: lower case, digits, - _ and .; a name is " +
 		"never used again",
 	"NewTokenParams.role": "reader (may read) or operator (may also make changes)",

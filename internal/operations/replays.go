@@ -44,7 +44,7 @@ func rate(given *float64) float64 {
 // ReplayPreview is the size of a replay.
 type ReplayPreview struct {
 	events.Preview
-	// RepeatedEffects is the number of effects that would happen again, with replay.Force; nil for
+	// RepeatedEffects is the number of effects that would happen again, with mode force; nil for
 	// other modes.
 	RepeatedEffects *replay.ForcePreview `json:"again,omitempty"`
 }

@@ -27,7 +27,7 @@ type PendingWork struct {
 
 // PendingCount is the amount of pending work of one kind.
 type PendingCount struct {
-	// Count stops at MaxPendingCount: the true number may be greater.
+	// Count stops at 100000: the true number may be greater.
 	Count int64 `json:"count"`
 	// Since is the receipt or due time of the oldest, nil if there is none. Seconds is its age by
 	// the database's clock.

@@ -56,7 +56,7 @@ type Run struct {
 	Detail string `json:"detail"`
 	// ConsecutiveFailures counts how often an open run was deferred since it last made progress.
 	ConsecutiveFailures int `json:"deferrals,omitzero"`
-	// Bound is the event id up to which the run reads the log; 0 until SetBound sets it. Every
+	// Bound is the event id up to which the run reads the log; 0 until the run has set it. Every
 	// event up to Cursor has its outcome.
 	Bound  int64 `json:"bound,string"`
 	Cursor int64 `json:"cursor,string"`

@@ -33,7 +33,7 @@ const (
 type Schedule struct {
 	Name string `json:"schedule"`
 	Job  string `json:"job"`
-	// Cron and TimeZone have the syntax of timetable.Parse.
+	// Cron and TimeZone are written as in the configuration.
 	Cron     string `json:"cron"`
 	TimeZone string `json:"time_zone"`
 	Overlap  string `json:"overlap"`

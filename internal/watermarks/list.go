@@ -15,7 +15,7 @@ import (
 type Completeness struct {
 	Source  string `json:"source"`
 	Account string `json:"account"`
-	// Subject is Events; "type T": all objects of type T and their deletions; "versions T": the
+	// Subject is "events"; "type T": all objects of type T and their deletions; "versions T": the
 	// same if the list has versions only, so that an object can change without a new version; or
 	// "changes T": the objects that the API lists as changed, without deletions.
 	Subject string `json:"subject"`
