@@ -103,8 +103,8 @@ func (h *handler) executeOnce(c echo.Context, claim *adminauth.KeyClaim, next ec
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)
 	defer cancel()
-	if storeErr := claim.StoreResponse(ctx, h.Pool, adminauth.StoredResponse{Status: p.Status, ContentType: problemMediaType,
-		Body: p.body()}); storeErr != nil {
+	if storeErr := claim.StoreResponse(ctx, h.Pool, adminauth.StoredResponse{Status: p.Status,
+		ContentType: problemMediaType, Body: p.body()}); storeErr != nil {
 		return storeErr
 	}
 	open = false

@@ -34,15 +34,15 @@ func (c comments) field(t *testing.T, of reflect.Type, name string) string {
 var (
 	goNil = regexp.MustCompile(`\bnil\b`)
 	// asSubject follows a name that is the subject of a sentence.
-	asSubject = `( (?:is|are|was|were|counts|says|describes?|reports|marks|includes|identifies|lists?|have|still|means|` +
-		`bounds?|does|raised|orders|stops)\b|,| and [A-Z]|:)`
+	asSubject = `( (?:is|are|was|were|counts|says|describes?|reports|marks|includes|identifies|lists?|have|` +
+		`still|means|bounds?|does|raised|orders|stops)\b|,| and [A-Z]|:)`
 )
 
 // nameMembers replaces the Go name of a field in a comment by its name in JSON. At the beginning of
 // a sentence, a word that is also a name may be an ordinary word.
 func nameMembers(text, goName, member string) string {
 	text = regexp.MustCompile(`(^|[.;:] )`+goName+asSubject).ReplaceAllString(text, "${1}"+member+"${2}")
-	return regexp.MustCompile(`([^.;:` + "`" + `] |\()` + goName + `\b`).ReplaceAllString(text, "${1}"+member)
+	return regexp.MustCompile(`([^.;:`+"`"+`] |\()`+goName+`\b`).ReplaceAllString(text, "${1}"+member)
 }
 
 // readComments reads the comments of the structs of a package.

@@ -32,8 +32,8 @@ import (
 	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
-const generated = "<!-- Generated from internal/admin and internal/ingest: go test ./internal/admin -run TestReference " +
-	"-update. Do not edit. -->\n\n"
+const generated = "<!-- Generated from internal/admin and internal/ingest: go test ./internal/admin " +
+	"-run TestReference -update. Do not edit. -->\n\n"
 
 // typeNames are the names of types in the reference where the Go name does not say enough.
 var typeNames = map[reflect.Type]string{
@@ -93,10 +93,11 @@ func TestReference_api_isCurrent(t *testing.T) {
 	all := (&handler{}).routes()
 	r.WriteString("| route | operation |\n|---|---|\n")
 	for _, route := range all {
-		fmt.Fprintf(r, "| [`%s %s`](#%s) | %s |\n", route.method, apiPath(route.path), routeAnchor(route), route.summary)
+		fmt.Fprintf(r, "| [`%s %s`](#%s) | %s |\n", route.method, apiPath(route.path), routeAnchor(route),
+			route.summary)
 	}
 	for _, route := range all {
-		r.writeRoute(route)
+		r.writeRoute(t, route)
 	}
 	r.WriteString(resultsHead)
 	for written := map[string]bool{}; len(written) < len(r.used); {
@@ -138,7 +139,7 @@ func routeAnchor(r route) string {
 		apiPath(r.path)), " ", "-"), "")
 }
 
-func (r *reference) writeRoute(of route) {
+func (r *reference) writeRoute(t *testing.T, of route) {
 	fmt.Fprintf(r, "\n### %s %s\n\n%s.", of.method, apiPath(of.path), of.summary)
 	switch results := alternatives[of.path]; {
 	case results == nil:
@@ -173,8 +174,22 @@ func (r *reference) writeRoute(of route) {
 		if named[p.Name] {
 			in = "path"
 		}
-		fmt.Fprintf(r, "| `%s` | %s | %s | %s |\n", p.Name, in, r.typeOf(p.Type, ""), cell(p.Help))
+		help := p.Help
+		if help == "" {
+			help = r.helpOf(t, of.params, p.Name)
+		}
+		fmt.Fprintf(r, "| `%s` | %s | %s | %s |\n", p.Name, in, r.typeOf(p.Type, ""), cell(help))
 	}
+}
+
+// helpOf returns the comment of a parameter that only the API has.
+func (r *reference) helpOf(t *testing.T, params any, name string) string {
+	for f := range reflect.TypeOf(params).Fields() {
+		if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag == name {
+			return r.comments.field(t, reflect.TypeOf(params), f.Name)
+		}
+	}
+	return ""
 }
 
 // cell escapes a text for a table.
@@ -190,7 +205,8 @@ func (r *reference) typeOf(t reflect.Type, option string) string {
 	switch {
 	case t.Kind() == reflect.Pointer:
 		return r.typeOf(t.Elem(), option)
-	case t == reflect.TypeFor[events.Instant](), t == reflect.TypeFor[operations.Time](), t == reflect.TypeFor[time.Time]():
+	case t == reflect.TypeFor[events.Instant](), t == reflect.TypeFor[operations.Time](),
+		t == reflect.TypeFor[time.Time]():
 		return "time"
 	case t == reflect.TypeFor[json.RawMessage]():
 		return "JSON"
@@ -262,7 +278,8 @@ func TestReference_problemTypes_isCurrent(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(generated + problemsHead + "| status | type | title | meaning |\n|---|---|---|---|\n")
 	for _, p := range ingest.ProblemTypes() {
-		fmt.Fprintf(&b, "| %d | `%s` | %s | %s |\n", p.Status, strings.TrimPrefix(p.Type, urn), p.Title, cell(p.Detail))
+		fmt.Fprintf(&b, "| %d | `%s` | %s | %s |\n", p.Status, strings.TrimPrefix(p.Type, urn), p.Title,
+			cell(p.Detail))
 	}
 	b.WriteString("\n## Admin API\n\n| status | type | title | meaning |\n|---|---|---|---|\n")
 	names := slices.SortedFunc(maps.Keys(problemTypes), func(a, b string) int {
@@ -272,7 +289,7 @@ func TestReference_problemTypes_isCurrent(t *testing.T) {
 		p := problemTypes[name]
 		fmt.Fprintf(&b, "| %d | `%s` | %s | %s |\n", p.status, name, p.title, cell(p.detail))
 	}
-	b.WriteString(`| 404, 405, 415 | ` + "`about:blank`" + ` | of the status | The path or its method does not exist, or a ` +
-		"POST has another `Content-Type` than `application/json`. |\n")
+	b.WriteString("| 404, 405, 415 | `about:blank` | of the status | The path or its method does not exist, or a POST " +
+		"has another `Content-Type` than `application/json`. |\n")
 	golden.Page(t, "../../docs/reference/problem-types.md", b.String())
 }

@@ -16,11 +16,11 @@ Errors are ` + "`application/problem+json`" + ` with one of the [problem types](
 ## Ingest endpoints
 
 The gateway serves these routes at ` + "`ingest.listen`" + `. They need no token: a delivery is verified with
-the secrets of its source.
+the secrets of its source. The response follows the commit.
 
 | route | operation |
 |---|---|
-| ` + "`POST /webhooks/{source}`" + ` | Verify and store a delivery. The response follows the commit, and contains the receipt. |
+| ` + "`POST /webhooks/{source}`" + ` | Verify and store a delivery, and respond with the receipt. |
 | ` + "`GET /webhooks/{source}`" + ` | Respond to the provider's challenge, for providers that send one. |
 | ` + "`GET /healthz`" + ` | 200 while the process runs. |
 | ` + "`GET /readyz`" + ` | 200 if the gateway can accept deliveries, else 503. |

@@ -59,7 +59,7 @@ func (h *handler) routes() []route {
 		get(h, "/objects", "List mirrored objects", operations.Objects),
 		get(h, "/objects/:source/:type/:id", "Show an object: its state, version, flags and last event",
 			operations.Object),
-		post(h, "/objects/overwrite", "Overwrite an object with its current state at the provider; a reason is required",
+		post(h, "/objects/overwrite", "Overwrite an object with its current state at the provider; requires a reason",
 			operations.OverwriteObject),
 		get(h, "/outcomes", "List outcomes, those of the newest events first", operations.Outcomes),
 		get(h, "/rejections", "List rejected deliveries, the newest first", operations.Rejections),
@@ -105,7 +105,7 @@ func (h *handler) routes() []route {
 		post(h, "/refetches/cancel", "Cancel the refetch of an object", operations.CancelRefetch),
 
 		get(h, "/effects", "List effects, the newest first", operations.Effects),
-		get(h, "/effects/backtest", "Show which past changes would have caused which effects under a rule, as a dry run",
+		get(h, "/effects/backtest", "Show which effects past changes would have caused under a rule, as a dry run",
 			h.backtest),
 		get(h, "/effects/:id", "Show an effect: the event, its steps, external ids, and the allowed actions",
 			byID(operations.Effect)),
@@ -214,13 +214,15 @@ func (h *handler) stream(ctx context.Context, pool *pgxpool.Pool, _ none) (*oper
 	return operations.Stream(ctx, pool, h.Stream)
 }
 
-// replayBody are the parameters of a replay. With Preview the response is only its size, counted
-// with Exact, and with DryRun the differences that it would make.
+// replayBody are the parameters of a replay. The reference has the comments of these fields.
 type replayBody struct {
 	operations.ReplayParams
+	// true: return only how much is selected
 	Preview bool `json:"preview,omitzero"`
-	Exact   bool `json:"exact,omitzero"`
-	DryRun  bool `json:"dry_run,omitzero"`
+	// with preview, true: count instead of estimating
+	Exact bool `json:"exact,omitzero"`
+	// true: decide everything, write nothing, and return the changes
+	DryRun bool `json:"dry_run,omitzero"`
 }
 
 func (h *handler) replay(ctx context.Context, pool *pgxpool.Pool, p replayBody, by operations.Requester) (any, error) {
@@ -238,12 +240,13 @@ func (h *handler) replay(ctx context.Context, pool *pgxpool.Pool, p replayBody, 
 	return operations.StartReplay(ctx, pool, p.ReplayParams, params, expected.Events, by)
 }
 
-// retryBody are the parameters of a retry. With Preview the response is only its size, counted with
-// Exact.
+// retryBody are the parameters of a retry. The reference has the comments of these fields.
 type retryBody struct {
 	operations.RetryParams
+	// true: return only how much is selected
 	Preview bool `json:"preview,omitzero"`
-	Exact   bool `json:"exact,omitzero"`
+	// with preview, true: count instead of estimating
+	Exact bool `json:"exact,omitzero"`
 }
 
 func (h *handler) retry(ctx context.Context, pool *pgxpool.Pool, p retryBody, by operations.Requester) (any, error) {

@@ -80,6 +80,35 @@ func TestProviders_each_isDocumentedRecordedAndSound(t *testing.T) {
 func TestPage_file_isCurrent(t *testing.T) {
 	t.Parallel()
 	golden.Page(t, "../../../docs/reference/providers.md", all.Page())
+	golden.Page(t, "../../../docs/reference/provider-apis.md", all.APIPage())
+}
+
+// notMirrored are types of the catalogs that are not mirrored.
+var notMirrored = []string{"", "application", "billing.alert_triggered"}
+
+// Each mirrored type of a provider with an API is read, or the page says why it is not.
+func TestAPIDocs_everyType_isReadOrExplained(t *testing.T) {
+	t.Parallel()
+	documented := 0
+	for _, p := range all.All() {
+		described, ok := p.(provider.APIDocumented)
+		if !ok {
+			continue
+		}
+		documented++
+		d := described.APIDocs()
+		for _, name := range p.(provider.TypeCatalog).ObjectTypes() {
+			read := slices.ContainsFunc(d.Types, func(of provider.ReadableType) bool {
+				return of.Type == name && of.Object != ""
+			})
+			if _, explained := d.NotRead[name]; read == explained && !slices.Contains(notMirrored, name) {
+				t.Errorf("%s: %s is read: %t, explained: %t", p.Name(), name, read, explained)
+			}
+		}
+	}
+	if documented < 3 {
+		t.Errorf("%d providers describe their API", documented)
+	}
 }
 
 // The API's state may be a second old, so a refetch that finds nothing may be older than the event

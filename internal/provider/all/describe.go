@@ -3,6 +3,8 @@ package all
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/provider"
@@ -105,4 +107,70 @@ func anchor(title string) string {
 		return -1
 	}
 	return strings.Map(keep, strings.ToLower(title))
+}
+
+// APIPage returns the text of docs/reference/provider-apis.md.
+func APIPage() string {
+	var b strings.Builder
+	b.WriteString(`<!-- Generated from the providers themselves: ` +
+		`go test ./internal/provider/all -update. Do not edit. -->
+
+# Provider APIs
+
+For operators who reconcile: what Postern reads of a provider's API, which rights the key needs, and
+which limits apply. The key only reads. See [reconcile and repair](../how-to/reconcile-and-repair.md) for
+the steps, and [reconciliation](../explanation/reconciliation.md) for the reasons. For any other sender,
+[describe its API](../how-to/describe-another-api.md).
+
+`)
+	var documented []provider.Provider
+	for _, p := range All() {
+		if _, ok := p.(provider.APIDocumented); ok {
+			documented = append(documented, p)
+			fmt.Fprintf(&b, "- [%s](#%s)\n", Docs(p).Title, anchor(Docs(p).Title))
+		}
+	}
+	for _, p := range documented {
+		writeAPI(&b, p)
+	}
+	return b.String()
+}
+
+// writeAPI writes a provider's section.
+func writeAPI(b *strings.Builder, p provider.Provider) {
+	title, d := Docs(p).Title, p.(provider.APIDocumented).APIDocs()
+	changed := slices.ContainsFunc(d.Types, func(t provider.ReadableType) bool { return t.Changed != "" })
+	fmt.Fprintf(b, "\n## %s\n\n| type | all objects |%s one object |\n|---|---|%s---|\n", title,
+		onlyIf(changed, " only changed objects |"), onlyIf(changed, "---|"))
+	for _, t := range d.Types {
+		fmt.Fprintf(b, "| `%s` | %s |%s %s |\n", t.Type, t.List, onlyIf(changed, " "+t.Changed+" |"), t.Object)
+	}
+	b.WriteString("\nThese types are mirrored and not read; their refetches stay pending:\n\n")
+	byReason := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(d.NotRead)) {
+		byReason[d.NotRead[name]] = append(byReason[d.NotRead[name]], name)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(byReason)) {
+		fmt.Fprintf(b, "- `%s`: %s.\n", strings.Join(byReason[reason], "`, `"), reason)
+	}
+	b.WriteString(strings.ReplaceAll("\n"+d.Text, "\n### ", "\n### "+title+": "))
+	compared, ok := p.(interface{ IgnoredPaths() map[string][]string })
+	if !ok {
+		return
+	}
+	fmt.Fprintf(b, "\n### %s: Fields that are not compared\n\nThese fields differ in each response, or change "+
+		"without a version. The mirror has those of the\nnewest event or refetch.\n\n", title)
+	ignored := compared.IgnoredPaths()
+	for _, name := range slices.Sorted(maps.Keys(ignored)) {
+		if paths := slices.Sorted(slices.Values(ignored[name])); len(paths) > 0 {
+			fmt.Fprintf(b, "- `%s`: `%s`\n", name, strings.Join(slices.Compact(paths), "`, `"))
+		}
+	}
+}
+
+func onlyIf(condition bool, text string) string {
+	if condition {
+		return text
+	}
+	return ""
 }

@@ -26,12 +26,7 @@ type objectPath struct {
 // repository and number or name, so the address is taken from the object's state or events. If a
 // repository was renamed or transferred, GitHub redirects from the old address to the new one.
 //
-// These types have no entry, because no GET reads them, or not in the format of webhooks:
-//   - pull_request_review: its state is in capitals and without updated_at;
-//   - ref, star, member, membership, team_repository: the mirror builds them from several members
-//     of an event, and the API has no such object;
-//   - team: read by the names of the organization and the team, which its bodies do not contain;
-//   - installation: read by the app itself, with a key that expires after ten minutes.
+// notRead has the other types.
 //
 // A repository that gives 404 was deleted, or the key may no longer see it. Only the event
 // repository.deleted distinguishes these. A label is read by its name alone, which changes when it

@@ -18,14 +18,8 @@ type get struct {
 	wrap string
 }
 
-// gets are the types that are read (https://shopify.dev/docs/api/admin-rest). These types have no
-// entry, because REST does not read them, or reads them by values that the mirror does not have:
-//   - order_transaction: read below its order, which neither the mirror nor GraphQL finds by the
-//     transaction's number;
-//   - cart: has no Admin API; checkout: read by its token, but the mirror has its number;
-//   - bulk_operation, company, company_contact, company_location, return, subscription_contract:
-//     only in GraphQL, in another format than their webhooks;
-//   - domain: its webhooks are not about objects of the Admin API.
+// gets are the types that are read (https://shopify.dev/docs/api/admin-rest). notRead has the
+// others.
 var gets = map[string]get{
 	"collection":     {"collections/{id}.json", "collection"},
 	"customer":       {"customers/{id}.json", "customer"},

@@ -16,13 +16,7 @@ import (
 // are the two halves of a joined name.
 //
 // Objects below another object, whose id the name does not contain, are in the table of locate.go.
-// These types have no path, because no GET reads them:
-//   - discount: read through its customer or subscription, whose discount may be another one by
-//     then;
-//   - billing_portal.session: has no GET;
-//   - entitlements.active_entitlement_summary: has no GET; the list of its members has another
-//     format;
-//   - billing.alert_triggered, application: are not mirrored.
+// notRead has the types without a path. billing.alert_triggered and application are not mirrored.
 var gets = map[string]string{
 	"account":         "/v1/accounts/{id}",
 	"capability":      "/v1/accounts/{a}/capabilities/{b}",
