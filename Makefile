@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/
 BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern/internal/telemetry.commit=$(COMMIT)"
 
 .DEFAULT_GOAL := help
-.PHONY: help docs dev playground test test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record chaos chaos-short chaos-mutants mutants build image pictures prerequisites servers
+.PHONY: help docs dev playground test test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record docs-reference chaos chaos-short chaos-mutants mutants build image pictures prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,13 @@ check: ## format, vet, staticcheck, architecture, modules, generated pages: what
 	cd test/oracles && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff
 	cd bench && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff
 	@if [ -d internal/config/gendoc ]; then echo "go run ./internal/config/gendoc -check"; go run ./internal/config/gendoc -check; fi
+
+docs-reference: servers ## write the generated pages of docs/reference again (metrics, schema and commands need the servers)
+	go run ./internal/config/gendoc
+	go test -count=1 ./internal/provider/all ./internal/provider/hmac -run Page -update
+	go test -count=1 ./internal/admin ./cmd/postern -run TestReference -update
+	go test -count=1 ./migrations -run TestSchema -update
+	go test -count=1 ./internal/app -run TestMetrics_page -update
 
 race: servers ## run the tests of everything concurrent under the race detector (needs a C compiler)
 	go test -race -short -timeout $(TIMEOUT) $(foreach dir,$(RACE),$(if $(wildcard $(dir)/*.go),$(dir)))

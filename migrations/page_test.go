@@ -11,6 +11,12 @@ import (
 
 const schemaPage = "../docs/reference/schema.md"
 
+const schemaHead = "<!-- Generated from the comments in the schema: go test ./migrations -update. Do not edit. -->\n\n" +
+	"# Tables and views\n\nFor everybody who reads Postern's data by SQL. Applications read the views of the schema\n" +
+	"`mirror`, as the role `postern_reader`. The tables may change with each release.\n\n" +
+	"![The tables with their keys, in groups: log, mirror, jobs, reconciliation, operations and effects]" +
+	"(schema.svg)\n"
+
 // relationsSQL returns the tables and views with their comments. A partition is part of its table.
 const relationsSQL = `
 SELECT n.nspname || '.' || c.relname, CASE c.relkind WHEN 'v' THEN 'view' ELSE 'table' END,
@@ -35,9 +41,7 @@ func TestSchemaPage_tablesAndColumns_isCurrent(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	var page strings.Builder
-	page.WriteString("# Tables and views\n\nFor everybody who reads Postern's data by SQL. This page is generated " +
-		"from the comments in the\nschema. Applications read the views of the schema `mirror`, as the role " +
-		"`postern_reader`. The tables\nmay change with each release.\n")
+	page.WriteString(schemaHead)
 	rows, err := db.Pool.Query(t.Context(), relationsSQL)
 	must(t, err)
 	type relation struct{ name, kind, comment string }

@@ -289,7 +289,7 @@ func TestReference_problemTypes_isCurrent(t *testing.T) {
 		p := problemTypes[name]
 		fmt.Fprintf(&b, "| %d | `%s` | %s | %s |\n", p.status, name, p.title, cell(p.detail))
 	}
-	b.WriteString("| 404, 405, 415 | `about:blank` | of the status | The path or its method does not exist, or a POST " +
-		"has another `Content-Type` than `application/json`. |\n")
+	b.WriteString("| 404, 405, 415 | `about:blank` | of the status | The path or its method does not exist, or " +
+		"a POST has another `Content-Type` than `application/json`. |\n")
 	golden.Page(t, "../../docs/reference/problem-types.md", b.String())
 }
