@@ -39,7 +39,8 @@ func TestReference_commands_isCurrent(t *testing.T) {
 		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), strings.ReplaceAll(cmd.CommandPath(), " ", "-"),
 			markdown(cmd.Short))
 	}
-	fmt.Fprintf(&b, "\n## All commands\n\n%s\n\nFlags of every command:\n\n", markdown(root.Long))
+	rootText, _ := splitLong(root)
+	fmt.Fprintf(&b, "\n## All commands\n\n%s\n\nFlags of every command:\n\n", markdown(rootText))
 	writeFlags(&b, root.PersistentFlags())
 	for _, cmd := range all {
 		writeCommand(&b, cmd)
@@ -81,8 +82,9 @@ func writeCommand(b *strings.Builder, cmd *cobra.Command) {
 		return
 	}
 	fmt.Fprintf(b, "\n```text\n%s\n```\n", cmd.UseLine())
-	if cmd.Long != "" {
-		fmt.Fprintf(b, "\n%s\n", markdown(cmd.Long))
+	text, page := splitLong(cmd)
+	if text != "" {
+		fmt.Fprintf(b, "\n%s\n", markdown(text))
 	}
 	if cmd.LocalNonPersistentFlags().HasAvailableFlags() {
 		b.WriteByte('\n')
@@ -91,6 +93,23 @@ func writeCommand(b *strings.Builder, cmd *cobra.Command) {
 	if cmd.Example != "" {
 		fmt.Fprintf(b, "\n```sh\n%s\n```\n", strings.ReplaceAll("\n"+cmd.Example, "\n  ", "\n")[1:])
 	}
+	if page != "" {
+		fmt.Fprintf(b, "\nMore: %s\n", page)
+	}
+}
+
+// splitLong returns a command's description, "" if it only repeats the summary, and a link to the
+// page that its help names.
+func splitLong(cmd *cobra.Command) (text, page string) {
+	text, address, _ := strings.Cut(cmd.Long, "\n\nMore: ")
+	if text == cmd.Short+"." {
+		text = ""
+	}
+	if _, path, ok := strings.Cut(address, "/docs/"); ok {
+		name := strings.TrimSuffix(path[strings.LastIndex(path, "/")+1:], ".md")
+		page = fmt.Sprintf("[%s](../%s).", strings.ReplaceAll(name, "-", " "), path)
+	}
+	return text, page
 }
 
 // isGroup returns true for a command that only has subcommands.
@@ -163,7 +182,8 @@ func TestReference_exitCodes_isCurrent(t *testing.T) {
 
 // exitSentences returns what the help of a command says about its exit status.
 func exitSentences(cmd *cobra.Command) (all []string) {
-	text := strings.ReplaceAll(strings.ReplaceAll(cmd.Long, "\n\n", ". "), "\n", " ")
+	long, _ := splitLong(cmd)
+	text := strings.ReplaceAll(strings.ReplaceAll(long, "\n\n", ". "), "\n", " ")
 	for sentence := range strings.SplitSeq(text, ". ") {
 		if strings.Contains(sentence, "exit status") {
 			all = append(all, strings.TrimSuffix(sentence, ".")+".")
