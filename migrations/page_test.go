@@ -52,6 +52,15 @@ func TestSchemaPage_tablesAndColumns_isCurrent(t *testing.T) {
 		all = append(all, r)
 	}
 	must(t, rows.Err())
+	page.WriteString("\nViews and tables:")
+	for i, r := range all {
+		end := ","
+		if i == len(all)-1 {
+			end = "."
+		}
+		fmt.Fprintf(&page, "\n[%s](#%s)%s", r.name, strings.ReplaceAll(r.name, ".", ""), end)
+	}
+	page.WriteByte('\n')
 	for _, r := range all {
 		if r.comment == "" {
 			t.Errorf("%s %s has no comment", r.kind, r.name)

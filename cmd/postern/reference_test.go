@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,8 +21,8 @@ const commandsHead = `<!-- Generated from the commands themselves: go test ./cmd
 # Commands
 
 For everybody who types ` + "`postern`" + `. This page has the text of ` + "`--help`" + ` of each command. The
-[exit codes](exit-codes.md) have a page of their own. ` + "`postern completion bash`" + ` (or zsh, fish,
-powershell) prints a script that completes commands, flags and names in your shell.
+[exit codes](exit-codes.md) have a page of their own. The subcommand ` + "`completion bash`" + ` (or zsh,
+fish, powershell) prints a script that completes commands, flags and names in your shell.
 
 `
 
@@ -81,7 +82,7 @@ func writeCommand(b *strings.Builder, cmd *cobra.Command) {
 	if isGroup(cmd) {
 		return
 	}
-	fmt.Fprintf(b, "\n```text\n%s\n```\n", cmd.UseLine())
+	fmt.Fprintf(b, "\n```text\n%s\n```\n", strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 	text, page := splitLong(cmd)
 	if text != "" {
 		fmt.Fprintf(b, "\n%s\n", markdown(text))
@@ -118,7 +119,7 @@ func isGroup(cmd *cobra.Command) bool {
 }
 
 func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
-	b.WriteString("| flag | default | meaning |\n|---|---|---|\n")
+	b.WriteString("| flag | meaning |\n|---|---|\n")
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" {
 			return
@@ -132,17 +133,21 @@ func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
 			flag += " " + name
 		}
 		value := ""
-		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" {
-			value = "`" + f.DefValue + "`"
+		if !slices.Contains([]string{"", "false", "[]", "0", "0s"}, f.DefValue) {
+			value = " (default `" + f.DefValue + "`)"
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", flag, value, strings.ReplaceAll(markdown(help), "|", `\|`))
+		fmt.Fprintf(b, "| `%s` | %s%s |\n", flag, strings.ReplaceAll(markdown(help), "|", `\|`), value)
 	})
 }
 
 var namedFlag = regexp.MustCompile(`(?m)(^|[ (])(--[a-z][a-z-]*)`)
 
-// markdown makes Markdown of a help text.
+// lineEnd matches a line end within a paragraph.
+var lineEnd = regexp.MustCompile(`([^\n])\n([^\n ])`)
+
+// markdown makes Markdown of a help text, with one line for each paragraph.
 func markdown(help string) string {
+	help = lineEnd.ReplaceAllString(help, "$1 $2")
 	return namedFlag.ReplaceAllString(strings.NewReplacer("<", "&lt;", "*", `\*`).Replace(help), "$1`$2`")
 }
 

@@ -76,7 +76,11 @@ func render(paths ...string) ([]byte, error) {
 		readFile(file, sections)
 	}
 	var out bytes.Buffer
-	out.WriteString(intro)
+	out.WriteString(intro + "\nSections:")
+	for _, s := range settingsOf(sections, root) {
+		fmt.Fprintf(&out, "\n[%[1]s](#%[1]s),", s.name)
+	}
+	out.WriteString("\n[limits](#limits).\n")
 	for _, s := range settingsOf(sections, root) {
 		fmt.Fprintf(&out, "\n## %s\n\n%s\n", s.name, s.doc)
 		prefix := s.name

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -187,6 +188,7 @@ func page(t *testing.T) string {
 	t.Helper()
 	all := names(t)
 	var out strings.Builder
+	var sections strings.Builder
 	fmt.Fprintf(&out, pageIntro, len(all))
 	for _, name := range all {
 		text, err := os.ReadFile(filepath.Join("testdata", "senders", name+".yaml"))
@@ -194,15 +196,22 @@ func page(t *testing.T) string {
 			t.Fatal(err)
 		}
 		title, rest, _ := strings.Cut(strings.TrimPrefix(string(text), "# "), "\n")
-		fmt.Fprintf(&out, "## %s\n\n", title)
+		fmt.Fprintf(&out, "- [%s](#%s)\n", title, anchor(title))
+		fmt.Fprintf(&sections, "\n## %s\n\n", title)
 		for strings.HasPrefix(rest, "# ") {
 			var line string
 			line, rest, _ = strings.Cut(rest[2:], "\n")
-			fmt.Fprintf(&out, "%s\n", line)
+			fmt.Fprintf(&sections, "%s\n", line)
 		}
-		fmt.Fprintf(&out, "\n```yaml\n%s```\n\n", rest)
+		fmt.Fprintf(&sections, "\n```yaml\n%s```\n", rest)
 	}
-	return strings.TrimRight(out.String(), "\n") + "\n"
+	return out.String() + sections.String()
+}
+
+// anchor returns the anchor that Markdown renderers give to a heading.
+func anchor(title string) string {
+	return regexp.MustCompile(`[^\p{L}\p{N}_-]`).ReplaceAllString(strings.ReplaceAll(strings.ToLower(title), " ",
+		"-"), "")
 }
 
 func TestSendersPage_file_isCurrent(t *testing.T) {
