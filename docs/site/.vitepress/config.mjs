@@ -14,6 +14,11 @@ function title(page) {
   return heading[1].replaceAll('`', '')
 }
 
+// anchor returns the anchor that GitHub gives to a heading, so that the links of the pages work here too.
+function anchor(heading) {
+  return heading.trim().toLowerCase().replace(/[^\p{L}\p{N}_ -]/gu, '').replaceAll(' ', '-')
+}
+
 // pages returns the links of a folder's pages. README.md of a folder comes first.
 function pages(folder) {
   return fs.readdirSync(path.join(root, folder)).filter((name) => name.endsWith('.md'))
@@ -36,6 +41,8 @@ export default defineConfig({
   // Links to code and folders lead to the repository.
   ignoreDeadLinks: true,
   markdown: {
+    attrs: { disable: true }, // {id} in a heading is text
+    anchor: { slugify: anchor },
     config(markdown) {
       // A placeholder such as <ID> is text.
       const inline = markdown.renderer.rules.html_inline
