@@ -143,14 +143,6 @@ type tableGroup struct {
 	tables []drawnTable
 }
 
-func (g tableGroup) height() int {
-	height := titleHeight
-	for _, d := range g.tables {
-		height += d.height() + tableGap
-	}
-	return height
-}
-
 var createTable = regexp.MustCompile(`(?m)^CREATE TABLE (?:postern\.)?([a-z_]+) `)
 
 // groupTables groups the tables by the migration that creates them. The title is the first word of
