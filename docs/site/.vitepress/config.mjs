@@ -36,14 +36,17 @@ export default defineConfig({
   outDir: './html',
   cacheDir: './cache',
   rewrites: { 'README.md': 'index.md', ':folder(.*)/README.md': ':folder/index.md' },
-  // Pages are plain Markdown: {{...}} in them is text, not an expression of Vue.
-  vue: { template: { compilerOptions: { delimiters: ['\u0001', '\u0002'] } } },
   // Links to code and folders lead to the repository.
   ignoreDeadLinks: true,
   markdown: {
     attrs: { disable: true }, // {id} in a heading is text
     anchor: { slugify: anchor },
     config(markdown) {
+      // Pages are plain Markdown: {{...}} in them is text, not an expression of Vue.
+      for (const name of ['text', 'code_inline']) {
+        const rule = markdown.renderer.rules[name]
+        markdown.renderer.rules[name] = (...all) => rule(...all).replaceAll('{{', '&#123;&#123;')
+      }
       // A placeholder such as <ID> is text.
       const inline = markdown.renderer.rules.html_inline
       markdown.renderer.rules.html_inline = (tokens, i, ...rest) =>
