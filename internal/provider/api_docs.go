@@ -3,6 +3,8 @@ package provider
 // APIDocs describes what Postern reads of a sender's API, in docs/reference/provider-apis.md. All
 // texts are Markdown.
 type APIDocs struct {
+	// Paths says which part all paths of the API have.
+	Paths string
 	// Types are the types that the API reads, in the order of their names.
 	Types []ReadableType
 	// NotRead are the mirrored types that the API does not read, with the reason for each.

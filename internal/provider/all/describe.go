@@ -140,7 +140,7 @@ the steps, and [reconciliation](../explanation/reconciliation.md) for the reason
 func writeAPI(b *strings.Builder, p provider.Provider) {
 	title, d := Docs(p).Title, p.(provider.APIDocumented).APIDocs()
 	changed := slices.ContainsFunc(d.Types, func(t provider.ReadableType) bool { return t.Changed != "" })
-	fmt.Fprintf(b, "\n## %s\n\n| type | all objects |%s one object |\n|---|---|%s---|\n", title,
+	fmt.Fprintf(b, "\n## %s\n\n%s\n\n| type | all objects |%s one object |\n|---|---|%s---|\n", title, d.Paths,
 		onlyIf(changed, " only changed objects |"), onlyIf(changed, "---|"))
 	for _, t := range d.Types {
 		fmt.Fprintf(b, "| `%s` | %s |%s %s |\n", t.Type, t.List, onlyIf(changed, " "+t.Changed+" |"), t.Object)

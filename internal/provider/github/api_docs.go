@@ -33,15 +33,15 @@ const builtFromEvent = "the mirror builds it from several members of an event, a
 
 // APIDocs describes what Postern reads of GitHub's API.
 func (g GitHub) APIDocs() provider.APIDocs {
-	d := provider.APIDocs{NotRead: notRead, Text: apiText}
+	d := provider.APIDocs{Paths: "Paths are below `/repos/{owner}/{name}`.", NotRead: notRead, Text: apiText}
 	for _, name := range g.ObjectTypes() {
 		at, ok := gets[name]
 		if !ok {
 			continue
 		}
-		t := provider.ReadableType{Type: name, Object: "`" + repositoryOf + at.describe() + "`"}
+		t := provider.ReadableType{Type: name, Object: path(at.describe())}
 		if l, ok := lists[name]; ok {
-			t.List = "`" + repositoryOf + l.path + "`"
+			t.List = path(l.path)
 			if l.byChange {
 				t.Changed = "by `since`"
 			}
@@ -51,8 +51,13 @@ func (g GitHub) APIDocs() provider.APIDocs {
 	return d
 }
 
-// repositoryOf is the address of a repository.
-const repositoryOf = "/repos/{owner}/{name}"
+// path describes a path below a repository.
+func path(below string) string {
+	if below == "" {
+		return "the repository"
+	}
+	return "`" + below + "`"
+}
 
 var (
 	numberIn = regexp.MustCompile(`\[1-9\]\\d\*`)

@@ -34,7 +34,7 @@ const onlyGraphQL = "only GraphQL has it, in another format than its webhooks"
 
 // APIDocs describes what Postern reads of Shopify's API.
 func (s Shopify) APIDocs() provider.APIDocs {
-	d := provider.APIDocs{NotRead: notRead, Text: apiText}
+	d := provider.APIDocs{Paths: "Paths of REST are below `/admin/api/VERSION`.", NotRead: notRead, Text: apiText}
 	for _, name := range s.ObjectTypes() {
 		g, ok := gets[name]
 		if !ok {

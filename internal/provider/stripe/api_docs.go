@@ -23,7 +23,7 @@ var notRead = map[string]string{
 
 // APIDocs describes what Postern reads of Stripe's API.
 func (s Stripe) APIDocs() provider.APIDocs {
-	d := provider.APIDocs{NotRead: notRead, Text: apiText}
+	d := provider.APIDocs{Paths: "`{owner}` is the object that it belongs to.", NotRead: notRead, Text: apiText}
 	for _, name := range s.ObjectTypes() {
 		if t := (provider.ReadableType{Type: name, List: lists[name].describe(), Object: describeGet(name)}); t.List+
 			t.Object != "" {
