@@ -15,14 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// lengths limits the words of the pages that are written by hand, and of commands and output in
-// them. A page that is generated from source has no limit.
+// lengths limits the words of the pages that are written by hand, without their blocks of commands,
+// output and settings. A page that is generated from source has no limit.
 var lengths = []lengthLimit{
 	{glob: "README.md", words: 800},
 	{glob: "docs/README.md", words: 300},
 	{glob: "docs/tutorial/*.md", words: 2500},
-	{glob: "docs/how-to/*.md", words: 11500},
-	{glob: "docs/explanation/*.md", words: 7000},
+	{glob: "docs/how-to/*.md", words: 12000},
+	{glob: "docs/explanation/*.md", words: 8000},
 	{glob: "docs/benchmarks.md", words: 2300},
 	{glob: "docs/decisions/*.md", words: 4200, pages: 18, each: 250},
 	{glob: "docs/reference/feeds.md", words: 1200},
@@ -36,8 +36,8 @@ type lengthLimit struct {
 	words, pages, each int
 }
 
-// generatedPart is a part of a page that a program writes.
-var generatedPart = regexp.MustCompile(`(?s)<!-- results -->.*?<!-- end of results -->`)
+// notProse is a part of a page that a program writes, or a block.
+var notProse = regexp.MustCompile("(?ms)<!-- results -->.*?<!-- end of results -->|^ *```.*?^ *```$")
 
 // checkLengths returns the limits that pages exceed.
 func checkLengths(repository fs.FS, limits []lengthLimit) (problems []string, err error) {
@@ -55,7 +55,7 @@ func checkLengths(repository fs.FS, limits []lengthLimit) (problems []string, er
 			return name != limit.glob && path.Base(name) == "README.md"
 		})
 		for _, name := range names {
-			words := len(strings.Fields(generatedPart.ReplaceAllString(texts[name], "")))
+			words := len(strings.Fields(notProse.ReplaceAllString(texts[name], "")))
 			if total += words; limit.each > 0 && words > limit.each {
 				problems = append(problems, fmt.Sprintf("%s has %d words, more than %d", name, words, limit.each))
 			}
@@ -87,7 +87,7 @@ func TestPages_lengths(t *testing.T) {
 func TestCheckLengths_fixture(t *testing.T) {
 	t.Parallel()
 	repository := fstest.MapFS{
-		"a.md":   {Data: []byte("one two\n<!-- results -->\nthree\n<!-- end of results -->\nfour\n")},
+		"a.md":   {Data: []byte("one two\n<!-- results -->\nthree\n<!-- end of results -->\n```sh\nfive\n```\nfour\n")},
 		"d/b.md": {Data: []byte("one two three")},
 		"d/c.md": {Data: []byte("one")},
 	}
