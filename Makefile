@@ -123,9 +123,9 @@ servers:
 	@.ci/prerequisites without-sdks
 
 # The generator reads the pages below its own folder, where its modules are found.
-docs: ## build the documents as HTML with search into docs/site/html (needs Node 20)
+docs: ## build the documents as HTML with search into docs/site/bin/html (needs Node 20)
 	@cd docs/site && npm ci --silent --no-audit --no-fund
-	@rm -rf docs/site/pages && mkdir -p docs/site/pages
-	@cp --parents $$(git ls-files '*.md' 'docs/*.svg' ':!AGENTS.md' ':!bench' ':!internal' ':!test') docs/site/pages
-	@cd docs/site && npx vitepress build . --outDir html
-	@echo "docs/site/html has the pages; to read them: python3 -m http.server --directory docs/site/html 8000"
+	@rm -rf docs/site/bin && mkdir -p docs/site/bin/pages
+	@cp --parents $$(git ls-files '*.md' 'docs/*.svg' ':!AGENTS.md' ':!bench' ':!internal' ':!test') docs/site/bin/pages
+	@cd docs/site && npx vitepress build .
+	@echo "to read the pages: python3 -m http.server --directory docs/site/bin/html 8000"

@@ -49,6 +49,8 @@ type flag struct {
 var (
 	yesFlag    = flag{"yes", "do not ask for confirmation", false}
 	noWaitFlag = flag{"no-wait", "do not watch: print the run and exit", false}
+	rawFlag    = flag{"raw", "print the exact bytes of the body and nothing else; a terminal shows control " +
+		"characters as escape sequences", false}
 	reasonFlag = flag{"reason", "the reason; kept in the audit trail", true}
 )
 

@@ -32,7 +32,8 @@ var watermarkList = listCommand[watermarks.Completeness, operations.SourceParams
 		{"AT", func(p watermarks.Completeness) any { return p.At }},
 		{"NOTE", watermarkNote},
 	},
-	emptyText: "Nothing is reconciled yet. Run: postern reconcile SOURCE",
+	emptyText: "Nothing is reconciled yet, so it is not known. For a source with a section api, run: " +
+		"postern reconcile SOURCE",
 }
 
 func newDriftShowCommand(c *cli) *cobra.Command {

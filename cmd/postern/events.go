@@ -58,12 +58,11 @@ func newEventsShowCommand(c *cli) *cobra.Command {
   postern events show evt_1PosternDemo
   postern events show evt_1PosternDemo --raw > body.json    # the exact bytes that were signed`,
 		params: []operations.Param{{Name: "source", Help: "source of the event, if ID is the provider's"}},
-		flags: []flag{{"raw", "print the exact bytes of the body and nothing else; a terminal shows control " +
-			"characters as escape sequences", false}},
+		flags:  []flag{rawFlag},
 		run: func(x *call) error {
 			event, err := operations.Event(x.ctx, x.pool,
 				operations.EventName{ID: x.args[0], Source: x.values["source"]})
-			if err == nil && x.has("raw") {
+			if err == nil && x.has(rawFlag.name) {
 				return printRaw(x, event)
 			}
 			return show(x, event, err, printEvent)

@@ -314,6 +314,10 @@ func TestRejections_listAndShow(t *testing.T) {
 	r := b.run(t, "rejections", "show", "1")
 	r.want(t, 0, "the signature does not match any configured secret; usually the secret is wrong", "")
 	r.want(t, 0, "900 bytes, truncated", "")
+	if r := b.run(t, "rejections", "show", "1", "--raw"); r.out != "abc" || r.errs != "postern: only 3 of 900 bytes "+
+		"are stored\n" {
+		t.Errorf("--raw: %+v", r)
+	}
 }
 
 func TestSetup_initConfigMigrateVersion(t *testing.T) {

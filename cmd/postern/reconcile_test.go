@@ -94,7 +94,7 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 		"an outage", "")
 	b.run(t, "reconcile", "stripe", "--no-wait", "--idempotency-key", "k").want(t, 0,
 		"Run 1 was created with this key before", "")
-	b.run(t, "drift", "show").want(t, 0, "Nothing is reconciled yet.", "")
+	b.run(t, "drift", "show").want(t, 0, "Nothing is reconciled yet, so it is not known.", "")
 	stop := b.reconciles(t, false)
 	b.run(t, "reconcile", "stripe").want(t, 1, "failed", "the configuration of the processor that executes the run "+
 		"has no section api for the source")
@@ -107,7 +107,7 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 	dry.want(t, 0, "2 processed, 2 missing, clocks differ by 3 s\n", "")
 	dry.want(t, 0, "\nThe clocks of the API and the database differed by up to 3 seconds: check that the database's "+
 		"machine synchronizes its clock (NTP).\n", "")
-	b.run(t, "drift", "show").want(t, 0, "Nothing is reconciled yet.", "")
+	b.run(t, "drift", "show").want(t, 0, "Nothing is reconciled yet, so it is not known.", "")
 	until := time.UnixMicro(sim.Start).Add(time.Hour - refetch.DefaultLimits.ListDelay).UTC().Truncate(
 		time.Second).Format("2006-01-02T15:04:05.000000Z")
 	since := time.UnixMicro(sim.Start).Add(time.Hour - refetch.DefaultLimits.EventRetention).UTC().Truncate(
@@ -117,7 +117,7 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 		" until "+until+".\n", "")
 	done.want(t, 0, until+" of "+until, "")
 	b.run(t, "drift", "show", "--source", "stripe").want(t, 0, until, "")
-	b.run(t, "drift", "show", "--source", "shop").want(t, 0, "Nothing is reconciled yet.", "")
+	b.run(t, "drift", "show", "--source", "shop").want(t, 0, "Nothing is reconciled yet, so it is not known.", "")
 	b.run(t, "reconcile", "stripe", "--since", "2020-01-01").want(t, 0,
 		"has 2 events: 2 were in the log and 0 were missing.",
 		"")

@@ -39,9 +39,17 @@ func newRejectionsCommand(c *cli) *cobra.Command {
 func newRejectionsShowCommand(c *cli) *cobra.Command {
 	return command{
 		use: "show ID", short: "Show a rejected delivery: the reason, its usual cause, headers and body",
-		example: "  postern rejections show 17", ids: "postern rejections list",
+		example: "  postern rejections show 17\n  postern rejections show 17 --raw > body.json    # the exact bytes",
+		ids:     "postern rejections list", flags: []flag{rawFlag},
 		run: func(x *call) error {
 			r, err := ingest.ShowRejection(x.ctx, x.pool, x.ids[0])
+			if err == nil && x.has(rawFlag.name) {
+				if r.Truncated {
+					fmt.Fprintf(x.errs, "postern: only %d of %d bytes are stored\n", len(r.Body), r.Bytes)
+				}
+				_, err = x.out.Write(r.Body)
+				return err
+			}
 			return show(x, r, err, printRejection)
 		},
 	}.build(c)

@@ -5,7 +5,7 @@ import path from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitepress'
 
-const root = fileURLToPath(new URL('../pages/', import.meta.url)) // copies: make docs
+const root = fileURLToPath(new URL('../bin/pages/', import.meta.url)) // copies: make docs
 const repository = 'https://github.com/postern-gateway/postern/blob/main/'
 
 // title returns the first heading of a page.
@@ -32,9 +32,10 @@ function pages(folder) {
 export default defineConfig({
   title: 'Postern',
   description: 'Webhooks stored once, applied in the right order',
-  srcDir: './pages',
-  outDir: './html',
-  cacheDir: './cache',
+  vite: { build: { chunkSizeWarningLimit: 5000 } }, // the search index
+  srcDir: './bin/pages',
+  outDir: './bin/html',
+  cacheDir: './bin/cache',
   rewrites: { 'README.md': 'index.md', ':folder(.*)/README.md': ':folder/index.md' },
   // Links to code and folders lead to the repository.
   ignoreDeadLinks: true,
