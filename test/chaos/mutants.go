@@ -46,9 +46,8 @@ func mutants() []mutant {
 	return []mutant{
 		{"acknowledges before the commit",
 			[]edit{{"internal/ingest/receive.go", "	queued, err := s.appendDelivery(r, delivery)\n",
-				"	var queued *queuedDelivery\n	var err error\n	ep := r.ep\n	r.result = " +
-					"\"spooled\"\n	go " +
-					"func() { _ = s.appender.enqueue(s.appender.newQueued(queuedDelivery{ep: ep, delivery: " +
+				"	var queued *queuedDelivery\n	var err error\n	ep := r.ep\n	r.result = \"spooled\"\n	" +
+					"go func() { _ = s.appender.enqueue(s.appender.newQueued(queuedDelivery{ep: ep, delivery: " +
 					"delivery})) }()\n"}},
 			outage, []string{lost}},
 		{"acknowledges deliveries that are not spooled",
