@@ -276,8 +276,8 @@ func (c *cli) connectStream(ctx context.Context) (conn *stream.Conn, failure, er
 	}
 	if n.URL == "" {
 		return nil, errors.New(
-			"nats.url is not set here: name the configuration with --config FILE, or POSTERN_NATS_URL; if postern serve "+
-				"runs without it, add that instance's folder: --dir DIR"), nil
+			"nats.url is not set here: name the configuration with --config FILE, or POSTERN_NATS_URL; if postern " +
+				"serve runs without it, add that instance's folder: --dir DIR"), nil
 	}
 	conn, err = stream.Connect(stream.Options{URL: string(n.URL), Credentials: n.Credentials, CA: n.TLS.CA,
 		Cert: n.TLS.Cert, Key: n.TLS.Key, Name: "postern operator",

@@ -68,8 +68,8 @@ type Effect struct {
 	// after; old is null for a new object), object (source, account, type, id, deleted), event (id,
 	// key, type, origin, occurred_at, received_at) and changed("path"). Example: new.status ==
 	// "paid" && changed("status"). Leave it unset to apply the rule to every change. An expression
-	// has at most 500 parts. Its evaluation fails if it creates more than 100,000 elements, or needs
-	// too much work for an object as large as this one.
+	// has at most 500 parts. Its evaluation fails if it creates more than 100,000 elements, or
+	// needs too much work for the size of the object.
 	When string `yaml:"when,omitempty"`
 	// Trigger says when Postern evaluates the rule. change evaluates it for each change from one
 	// certain state of an object to the next. event evaluates it for each applied event about an

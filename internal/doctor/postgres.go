@@ -376,7 +376,8 @@ func (e *examination) checkRights(ctx context.Context) error {
 				found, do = fmt.Sprintf("%s may not %s %s, which it needs", r.role, r.right, r.table),
 					fmt.Sprintf("GRANT %s ON postern.%s TO %s", r.right, r.table, r.role)
 			}
-			e.add(Error, "postgres.rights", found, do+"; run it as postern_maintenance, which owns the tables, or as superuser")
+			e.add(Error, "postgres.rights", found,
+				do+"; run it as postern_maintenance, which owns the tables, or as superuser")
 			return nil
 		}); err != nil {
 		return err
