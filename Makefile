@@ -124,8 +124,8 @@ servers:
 
 # The generator reads the pages below its own folder, where its modules are found.
 docs: ## build the documents as HTML with search into docs/site/bin/html (needs Node 20)
-	@cd docs/site && npm ci --silent --no-audit --no-fund
+	@.ci/prerequisites only-site
 	@rm -rf docs/site/bin && mkdir -p docs/site/bin/pages
-	@cp --parents $$(git ls-files '*.md' 'docs/*.svg' ':!AGENTS.md' ':!bench' ':!internal' ':!test') docs/site/bin/pages
+	@git ls-files '*.md' 'docs/*.svg' ':!bench' ':!internal' ':!test' | tar -cf - -T - | tar -xf - -C docs/site/bin/pages
 	@cd docs/site && npx vitepress build .
 	@echo "to read the pages: python3 -m http.server --directory docs/site/bin/html 8000"

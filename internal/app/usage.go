@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -37,7 +38,7 @@ func (l *Local) printUsage() {
 	}
 	fmt.Fprintf(w, "\nTry in another terminal:\n\n")
 	printSendExample(w, l.opts.Config, l.opts.File, l.opts.Dir)
-	fmt.Fprintf(w, "  postern objects list%s\n\nCtrl-C stops it; the state is kept.\n\n", at)
+	fmt.Fprintf(w, "  %s objects list%s\n\nCtrl-C stops it; the state is kept.\n\n", program(), at)
 }
 
 // sourceRows lists the sources with their addresses. If any source has another name than its
@@ -102,7 +103,15 @@ func printSendExample(w io.Writer, cfg *config.Config, file, dir string) {
 		line += " --secret-file " + from
 		note = "    # " + from + ": contains the secret of source " + name + ", which is not printed here"
 	}
-	fmt.Fprintf(w, "  postern %s%s%s\n", line, at, note)
+	fmt.Fprintf(w, "  %s %s%s%s\n", program(), line, at, note)
+}
+
+// program returns the command as it was started, which works in another terminal too.
+func program() string {
+	if filepath.Base(os.Args[0]) == "postern" {
+		return os.Args[0]
+	}
+	return "postern"
 }
 
 // describesProvider reports whether the source describes its own provider.

@@ -127,7 +127,7 @@ func (t *terminal) interrupt() error {
 // close ends the command, which may have ended.
 func (t *terminal) close() {
 	if t.interrupt() != nil {
-		_ = t.cmd.Process.Kill() // it may have ended
+		_ = syscall.Kill(-t.cmd.Process.Pid, syscall.SIGKILL) // the whole group; it may have ended
 		<-t.ended
 	}
 }

@@ -110,8 +110,9 @@ func (w *walker) step(s step) error {
 		return os.WriteFile(filepath.Join(w.folder, s.file), []byte(w.real(strings.Join(s.shown, "\n"))+"\n"), 0o600)
 	case s.terminal > 0:
 		return w.background(s)
-	case !w.installed(s.command):
-		return nil
+	}
+	if err := checkInstalled(s.command); err != nil {
+		return err
 	}
 	command, deadline := w.real(s.command), time.Now().Add(outputWithin)
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
@@ -127,7 +128,10 @@ func (w *walker) step(s step) error {
 			w.outputs = append(w.outputs, output{s.command, text})
 			return err
 		}
-		time.Sleep(pause)
+		select {
+		case <-w.ctx.Done():
+		case <-time.After(pause):
+		}
 	}
 }
 
@@ -141,14 +145,16 @@ func isFinal(err error) bool {
 var onlyReads = regexp.MustCompile(`^(curl( -\S+)* http\S+|jq|cat|psql)\b|` +
 	`^postern( --?\w+ \S+)* (verify|doctor|health|\w+ (list|show|report|status|pending))\b`)
 
-// installed reports whether the package that a command needs is installed. Only the consumer in
-// Node needs one: CI installs it.
-func (w *walker) installed(command string) bool {
+// checkInstalled returns an error if the package that a command needs is missing. Only the consumer
+// in Node needs one.
+func checkInstalled(command string) error {
 	if !strings.HasPrefix(command, "node ") {
-		return true
+		return nil
 	}
-	_, err := os.Stat(filepath.Join(root, "examples", "consume-node", "node_modules"))
-	return err == nil
+	if _, err := os.Stat(filepath.Join(root, "examples", "consume-node", "node_modules")); err != nil {
+		return fmt.Errorf("run make prerequisites, which installs the client for Node: %w", err)
+	}
+	return nil
 }
 
 var (
@@ -223,10 +229,10 @@ func (w *walker) background(s step) error {
 			return errors.New("no command runs in this terminal")
 		}
 		return before.interrupt()
-	case s.command != "" && !w.installed(s.command):
-		delete(w.terminals, s.terminal)
-		return nil
 	case s.command != "":
+		if err := checkInstalled(s.command); err != nil {
+			return err
+		}
 		if before != nil {
 			if err := before.awaitEnd(); err != nil {
 				return err

@@ -13,7 +13,7 @@ func ingestMutants() []mutant {
 			"for _, w := range batch {\nw.answered(result{})\n}"),
 		one("responds with 200 when the wait for the commit times out",
 			"internal/ingest Handler_databaseStalls_rejectsAtOnce|Queue_spooledDelivery_isNotAppended",
-			"if !answered {\nreturn w, errUnavailable\n}", "if !answered {\nv.result = \"accepted\"\nreturn w, nil\n}"),
+			"if !answered {\nreturn w, errUnavailable\n}", "if !answered {\nr.result = \"accepted\"\nreturn w, nil\n}"),
 		one("responds with 200 to a rejected API delivery of which nothing is stored",
 			"internal/ingest "+
 				"APISource_repeatedKey_returnsReceiptOrConflict|APISource_batchWithConflict_storesNothing|"+

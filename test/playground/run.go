@@ -8,7 +8,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/postern-gateway/postern/internal/app"
@@ -127,7 +129,8 @@ func serve(o *owner, instance string, stripe, shop *account, out io.Writer) erro
 	if err := os.WriteFile(controlFile, []byte(server.URL), 0o600); err != nil {
 		return fmt.Errorf("write the address for commands: %w", err)
 	}
-	_, err := fmt.Fprintf(out, guide, startObjects, os.Args[0])
+	folder := strings.TrimSuffix(os.Args[0], filepath.Base(os.Args[0]))
+	_, err := fmt.Fprintf(out, guide, startObjects, os.Args[0], folder)
 	return err
 }
 
@@ -136,8 +139,8 @@ The playground is ready: a fake Stripe account with %[1]d customers, and a fake 
 Both are mirrored. Try in another terminal:
 
   %[2]s stripe change-silently 5
-  postern --dir ` + dir + ` reconcile stripe --type customer --dry-run
-  postern --dir ` + dir + ` drift report 1
+  %[3]spostern --dir ` + dir + ` reconcile stripe --type customer --dry-run
+  %[3]spostern --dir ` + dir + ` drift report 1
 
 All commands: %[2]s help
 Ctrl-C ends everything and removes the folder ` + dir + `.

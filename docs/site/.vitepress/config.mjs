@@ -37,8 +37,6 @@ export default defineConfig({
   outDir: './bin/html',
   cacheDir: './bin/cache',
   rewrites: { 'README.md': 'index.md', ':folder(.*)/README.md': ':folder/index.md' },
-  // Links to code and folders lead to the repository.
-  ignoreDeadLinks: true,
   markdown: {
     attrs: { disable: true }, // {id} in a heading is text
     anchor: { slugify: anchor },
@@ -59,8 +57,11 @@ export default defineConfig({
           const [file, anchor] = href.split('#')
           const from = path.dirname(env.relativePath === 'index.md' ? 'README.md' : env.relativePath)
           const target = path.posix.join(from, file)
-          if (!/\.(md|svg|png)$/.test(file)) {
-            tokens[i].attrSet('href', repository + target.replace(/\/$/, '') + (anchor ? '#' + anchor : ''))
+          const hash = anchor ? '#' + anchor : ''
+          if (!/\.(md|svg)$/.test(file) || !fs.existsSync(path.join(root, target))) { // code and folders
+            tokens[i].attrSet('href', repository + target.replace(/\/$/, '') + hash)
+          } else if (path.basename(file) === 'README.md') { // see rewrites
+            tokens[i].attrSet('href', file.replace(/README\.md$/, 'index.md') + hash)
           }
         }
         return open(tokens, i, options, env, self)
