@@ -3,7 +3,6 @@ package app_test
 import (
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -49,8 +48,10 @@ func TestAlertRules_metricsLabelsAndPages_exist(t *testing.T) {
 	for _, group := range file.Groups {
 		for _, rule := range group.Rules {
 			rules++
-			wanted := strings.Split(strings.Join(slices.Concat(groupedBy.FindStringSubmatch(rule.Expr), []string{""})[1:],
-				""), ", ")
+			var wanted []string
+			for _, by := range groupedBy.FindAllStringSubmatch(rule.Expr, -1) {
+				wanted = append(wanted, strings.Split(by[1], ", ")...)
+			}
 			used := usedMetric.FindAllStringSubmatch(rule.Expr, -1)
 			for _, metric := range used {
 				known, ok := labels[strings.TrimSuffix(metric[1], "_bucket")]
