@@ -226,6 +226,7 @@ func TestWatcher_condition_isReportedAtStartRepeatAndEnd(t *testing.T) {
 			t.Errorf("%+v %s", p, diff)
 		}
 	}
+	b.waitNotified(t, 3) // the lease of one that was sent, and not recorded, would last half a minute
 	stop()
 	b.insertEffect(t, 5, "awaiting_approval")
 	b.advanceClock(t, 3)
