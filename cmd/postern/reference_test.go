@@ -151,6 +151,18 @@ func markdown(help string) string {
 	return namedFlag.ReplaceAllString(strings.NewReplacer("<", "&lt;", "*", `\*`).Replace(help), "$1`$2`")
 }
 
+// exitStatuses describes each exit status.
+var exitStatuses = []struct {
+	status  int
+	meaning string
+}{
+	{statusDone, "The command did what it was asked for, or an operator answered its question with no."},
+	{statusFailed, "The command failed or was interrupted. Some commands also return it for a bad result; see below."},
+	{statusUsage, "An argument, a flag or the value of one is wrong."},
+	{statusNotFound, "The named event, object, run or other thing does not exist."},
+	{statusAmbiguous, "Several events or objects match the name. The error lists them; name one exactly."},
+}
+
 const exitCodesHead = `<!-- Generated from the commands themselves: go test ./cmd/postern -run TestReference -update. ` +
 	`Do not edit. -->
 

@@ -312,4 +312,10 @@ func TestAnnounce_allObjects_insertsEachOnce(t *testing.T) {
 	if rows != 450 || names != 900 {
 		t.Errorf("%d objects named %d times, want 450 twice", rows, names)
 	}
+	// Old enough for the next resend, and too young for an alarm about unsent changes.
+	var due bool
+	b.Scan(t, `SELECT bool_and(clock_now() - created_at BETWEEN '30 seconds' AND '15 minutes') FROM outbox`, &due)
+	if !due {
+		t.Error("announced changes have an age that delays them or raises an alarm")
+	}
 }
