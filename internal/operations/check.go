@@ -48,11 +48,19 @@ func textsOf[T ~string](values ...T) (all []string) {
 	return all
 }
 
-// limits are the parameters that are a number in a range, by their validate tag, with the tags of
-// validator that check them and the message for a number outside the range.
-var limits = map[string][2]string{
-	"page_size": {fmt.Sprintf("min=1,max=%d", events.MaxLimit), fmt.Sprintf("give 1 to %d", events.MaxLimit)},
-	"rate":      {"gte=1,lte=1000000", "give a number of events per second, at least 1"},
+// limit is the range of a parameter that is a number.
+type limit struct {
+	min, max int
+	// fallback is the number where none is given; 0: there is none.
+	fallback int
+	// message is the error for a number outside the range.
+	message string
+}
+
+// limits are the parameters that are a number in a range, by their validate tag.
+var limits = map[string]limit{
+	"page_size": {1, events.MaxLimit, events.DefaultLimit, fmt.Sprintf("give 1 to %d", events.MaxLimit)},
+	"rate":      {1, 1000000, 0, "give a number of events per second, at least 1"},
 }
 
 var validate = newValidator()
@@ -67,7 +75,7 @@ func newValidator() *validator.Validate {
 		v.RegisterAlias(tag, "oneof="+strings.Join(values, " "))
 	}
 	for tag, limit := range limits {
-		v.RegisterAlias(tag, limit[0])
+		v.RegisterAlias(tag, fmt.Sprintf("min=%d,max=%d", limit.min, limit.max))
 	}
 	return v
 }
@@ -81,7 +89,7 @@ func check(params any) error {
 	}
 	f := fields[0]
 	if limit, ok := limits[f.Tag()]; ok {
-		return invalid("%s %q: %s", f.Field(), fmt.Sprint(f.Value()), limit[1])
+		return invalid("%s %q: %s", f.Field(), fmt.Sprint(f.Value()), limit.message)
 	}
 	known := choices[f.Tag()]
 	return invalid("%s %q is not a valid value; use one of %s", f.Field(), fmt.Sprint(f.Value()),

@@ -21,8 +21,13 @@ type Param struct {
 	// Help describes the parameter in a few words.
 	Help string
 	// Type is the type of the field.
-	Type  reflect.Type
-	index []int
+	Type reflect.Type
+	// Values are the only valid values; nil: there is no fixed set.
+	Values []string
+	// Min and Max are the range of a number, both 0 where it has none. Default is the number where
+	// none is given; 0: there is none.
+	Min, Max, Default int
+	index             []int
 }
 
 // Params returns the parameters that a struct, or a pointer to one, describes, in their order.
@@ -41,7 +46,10 @@ func Params(of any, without ...string) (all []Param) {
 		if len(f.Index) == 1 {
 			declaredIn = t
 		}
-		all = append(all, Param{Name: name, Help: helpOf(declaredIn.Name(), name), Type: f.Type, index: f.Index})
+		_, rule, _ := strings.Cut(f.Tag.Get("validate"), ",")
+		limit := limits[rule]
+		all = append(all, Param{Name: name, Help: helpOf(declaredIn.Name(), name), Type: f.Type, Values: choices[rule],
+			Min: limit.min, Max: limit.max, Default: limit.fallback, index: f.Index})
 	}
 	return all
 }
