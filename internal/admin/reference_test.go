@@ -240,11 +240,14 @@ func (r *reference) typeOf(t reflect.Type, option string) string {
 		r.used[name] = t
 		return "[" + name + "](#" + strings.ToLower(name) + ")"
 	}
-	if option == "string" {
+	if isInString(option) {
 		return "integer in a string"
 	}
 	return "integer"
 }
+
+// isInString reports whether the options of a JSON tag write a number as a string.
+func isInString(options string) bool { return slices.Contains(strings.Split(options, ","), "string") }
 
 // writeType writes the section of a type.
 func (r *reference) writeType(t *testing.T, name string, of reflect.Type) {
@@ -264,7 +267,7 @@ func (r *reference) writeType(t *testing.T, name string, of reflect.Type) {
 			t.Errorf("%s.%s has no JSON name", of, f.Name)
 		}
 		optional := ""
-		if strings.HasPrefix(option, "omit") {
+		if strings.Contains(option, "omit") {
 			optional = "?"
 		}
 		fmt.Fprintf(r, "| `%s`%s | %s | %s |\n", tag, optional, r.typeOf(f.Type, option),

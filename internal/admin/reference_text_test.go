@@ -75,6 +75,10 @@ take 30 seconds.
 The parameter ` + "`idempotency_key`" + ` of a run never expires. It starts one run for one occasion. The header
 is for lost responses.
 
+**Clients.** ` + "[`GET /api/v1/openapi.json`](#get-apiv1openapijson)" + ` returns this API as an
+[OpenAPI 3.1 document](../../internal/admin/openapi.json), from which a generator makes a client. For
+TypeScript: ` + "`npx openapi-typescript http://127.0.0.1:8081/api/v1/openapi.json -o postern.d.ts`" + `.
+
 These routes are outside of ` + "`/api/v1`" + `:
 
 | route | operation |

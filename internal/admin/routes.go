@@ -125,6 +125,8 @@ func (h *handler) routes() []route {
 		get(h, "/spools/:name", "Show a spool", byName(redaction.ShowSpool)),
 		post(h, "/spools/:name/remove", "Remove a spool whose disk is lost; a reason is required",
 			operations.RemoveSpool),
+
+		get(h, "/openapi.json", "Describe this API as an OpenAPI 3.1 document", openAPI),
 	}
 }
 
