@@ -52,12 +52,14 @@ func (b *testBundle) serve(t *testing.T, pool *pgxpool.Pool) http.Handler {
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "postern_up 1\n") })})
 }
 
-// get sends a request to the handler and decodes the JSON response.
+// get sends a request to the handler and decodes the JSON response, which the OpenAPI document must
+// describe.
 func (b *testBundle) get(t *testing.T, path string) (status int, body map[string]any) {
 	t.Helper()
 	req := httptest.NewRequest(http.MethodGet, "http://127.0.0.1:8081"+path, nil)
 	res := httptest.NewRecorder()
 	b.handler.ServeHTTP(res, req)
+	checkDescribed(t, req, "", res)
 	if err := json.Unmarshal(res.Body.Bytes(), &body); err != nil {
 		t.Fatalf("%s: %v in %s", path, err, res.Body)
 	}

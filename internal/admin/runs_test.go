@@ -20,13 +20,15 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 )
 
-// post sends a body to the handler and decodes the JSON response.
+// post sends a body to the handler and decodes the JSON response, which the OpenAPI document must
+// describe.
 func (b *testBundle) post(t *testing.T, path, kind, text string) (status int, body map[string]any) {
 	t.Helper()
 	req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:8081"+path, strings.NewReader(text))
 	req.Header.Set("Content-Type", kind)
 	res := httptest.NewRecorder()
 	b.handler.ServeHTTP(res, req)
+	checkDescribed(t, req, text, res)
 	if err := json.Unmarshal(res.Body.Bytes(), &body); err != nil {
 		t.Fatalf("%s: %v in %s", path, err, res.Body)
 	}

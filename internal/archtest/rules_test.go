@@ -117,6 +117,7 @@ var confined = []struct {
 // testModules must not be part of a program: their code, flags and globals are made for tests.
 var testModules = []string{
 	"pgregory.net/rapid", "go.uber.org/goleak", "github.com/google/go-cmp", "github.com/stripe/stripe-go",
+	"github.com/getkin/kin-openapi", "github.com/santhosh-tekuri/jsonschema",
 	module + "/internal/testkit", module + "/internal/provider/providertest",
 }
 
