@@ -31,6 +31,24 @@ var operationIDs = map[string]string{
 	"POST /stream/republish-passes": "requestStreamRepublishPass",
 }
 
+// required are the parameters without which a request is invalid, by operation. A test compares
+// them with the handlers. The type of an object, which has two names, is not among them.
+var required = map[string][]string{
+	"approveEffect":       {"reason"},
+	"approveRun":          {"reason"},
+	"backtestEffects":     {"rule", "since"},
+	"cancelRefetch":       {"source", "object_id"},
+	"compensateEffect":    {"reason"},
+	"overwriteObject":     {"source", "object_id", "reason"},
+	"rejectEffect":        {"reason"},
+	"removeSpool":         {"reason"},
+	"requestRefetch":      {"source", "object_id"},
+	"resolveEffect":       {"step", "done", "reason"},
+	"retryEffect":         {"reason"},
+	"startRebuild":        {"source"},
+	"startReconciliation": {"source"},
+}
+
 // dryRuns are the routes that can return the problems of a dry run.
 var dryRuns = []string{"/replays", "/effects/backtest"}
 
@@ -129,6 +147,7 @@ func singular(names ...string) (all string) {
 func (s *schemas) operation(r route) object {
 	parameters, members := []object{}, object{}
 	var bodyNames []string
+	needed := required[operationID(r)]
 	params := operations.Params(r.params)
 	for _, m := range pathParam.FindAllStringSubmatch(r.path, -1) {
 		if !slices.ContainsFunc(params, func(p operations.Param) bool { return p.Name == m[1] }) {
@@ -143,7 +162,7 @@ func (s *schemas) operation(r route) object {
 				"schema": s.param(p)})
 		case r.method == http.MethodGet:
 			parameters = append(parameters, object{"name": p.Name, "in": "query", "description": help,
-				"schema": s.param(p)})
+				"required": slices.Contains(needed, p.Name), "schema": s.param(p)})
 		default:
 			schema := s.param(p)
 			schema["description"] = help
@@ -159,9 +178,12 @@ func (s *schemas) operation(r route) object {
 		parameters = append(parameters, object{"$ref": "#/components/parameters/IdempotencyKey"})
 		ok["headers"] = object{replayedHeader: object{"description": "true: the response of an earlier request with " +
 			"the same key", "schema": object{"type": "string", "const": "true"}}}
-		o["requestBody"] = object{"required": !slices.Equal(bodyNames, []string{"reason"}), "content": object{
-			"application/json": object{"schema": object{"type": "object", "properties": members,
-				"additionalProperties": false}}}}
+		schema := object{"type": "object", "properties": members, "additionalProperties": false}
+		if needed != nil {
+			schema["required"] = needed
+		}
+		o["requestBody"] = object{"required": needed != nil || !slices.Equal(bodyNames, []string{"reason"}),
+			"content": object{"application/json": object{"schema": schema}}}
 	}
 	if len(parameters) > 0 {
 		o["parameters"] = parameters

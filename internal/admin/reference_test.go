@@ -178,6 +178,9 @@ func (r *reference) writeRoute(t *testing.T, of route) {
 		if help == "" {
 			help = r.helpOf(t, of.params, p.Name)
 		}
+		if slices.Contains(required[operationID(of)], p.Name) && !strings.Contains(help, "required") {
+			help += "; required"
+		}
 		fmt.Fprintf(r, "| `%s` | %s | %s | %s |\n", p.Name, in, r.typeOf(p.Type, ""), cell(help))
 	}
 }
