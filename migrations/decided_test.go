@@ -14,6 +14,7 @@ import (
 const decided = `
 audit                 gateway (i) operator s(i)
 checkpoints           operator s processor siu
+console_sessions      operator sidu
 disconnected_accounts operator s processor sidu
 drifts                operator s processor sidu
 dropped_partitions    operator s processor siu

@@ -841,6 +841,32 @@ COMMENT ON COLUMN postern.checkpoints.updated_at IS 'Time of the last change of 
 
 COMMENT ON COLUMN postern.checkpoints.deferrals IS 'How often in a row the run was deferred without progress.';
 
+CREATE TABLE postern.console_sessions (
+    digest bytea NOT NULL,
+    token text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    used_at timestamp with time zone NOT NULL,
+    address text NOT NULL,
+    user_agent text NOT NULL,
+    CONSTRAINT console_sessions_digest_check CHECK ((octet_length(digest) = 32))
+);
+
+ALTER TABLE postern.console_sessions OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.console_sessions IS 'Open sessions of the console. A session ends with its token, 12 hours after the login, or an hour after its last request.';
+
+COMMENT ON COLUMN postern.console_sessions.digest IS 'SHA-256 of the session''s secret, which only the browser has.';
+
+COMMENT ON COLUMN postern.console_sessions.token IS 'Name of the token that the operator gave.';
+
+COMMENT ON COLUMN postern.console_sessions.created_at IS 'Time of the login.';
+
+COMMENT ON COLUMN postern.console_sessions.used_at IS 'Time of the last request, updated once a minute at most.';
+
+COMMENT ON COLUMN postern.console_sessions.address IS 'Address of the login.';
+
+COMMENT ON COLUMN postern.console_sessions.user_agent IS 'Browser of the login, as it describes itself.';
+
 CREATE TABLE postern.disconnected_accounts (
     source integer NOT NULL,
     account text NOT NULL,
@@ -2291,6 +2317,9 @@ ALTER TABLE ONLY postern.audit
 ALTER TABLE ONLY postern.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (job, run);
 
+ALTER TABLE ONLY postern.console_sessions
+    ADD CONSTRAINT console_sessions_pkey PRIMARY KEY (digest);
+
 ALTER TABLE ONLY postern.disconnected_accounts
     ADD CONSTRAINT disconnected_accounts_pkey PRIMARY KEY (source, account);
 
@@ -2592,6 +2621,8 @@ GRANT INSERT(run) ON TABLE postern.audit TO postern_operator;
 
 GRANT SELECT ON TABLE postern.checkpoints TO postern_operator;
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.checkpoints TO postern_processor;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.console_sessions TO postern_operator;
 
 GRANT SELECT ON TABLE postern.disconnected_accounts TO postern_operator;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.disconnected_accounts TO postern_processor;
