@@ -98,7 +98,7 @@ CREATE TABLE audit (
   reason        text NOT NULL,
   run           bigint,
   CHECK (action <> ''),
-  CHECK (via IN ('token', 'loopback', 'command'))
+  CHECK (via IN ('token', 'console', 'loopback', 'command'))
 );
 COMMENT ON TABLE audit IS 'Append-only trail of every change that an operator made by the HTTP API or a command.';
 COMMENT ON COLUMN audit.id IS 'Number of the entry.';
@@ -106,9 +106,9 @@ COMMENT ON COLUMN audit.at IS 'Time of the change.';
 COMMENT ON COLUMN audit.database_user IS
   'Login that made the change, set by the database. The inserting role cannot choose it, nor the time.';
 COMMENT ON COLUMN audit.actor IS
-  'With via token: name of the token. With via command: account and machine as reported by the command. With via '
-  'loopback: an unauthenticated local client.';
-COMMENT ON COLUMN audit.via IS 'token, loopback or command.';
+  'With via token or console: name of the token. With via command: account and machine as reported by the command. '
+  'With via loopback: an unauthenticated local client.';
+COMMENT ON COLUMN audit.via IS 'token, console, loopback or command.';
 COMMENT ON COLUMN audit.address IS 'Address of the client.';
 COMMENT ON COLUMN audit.action IS 'What was done.';
 COMMENT ON COLUMN audit.target IS 'The thing that was changed.';

@@ -776,7 +776,7 @@ CREATE TABLE postern.audit (
     reason text NOT NULL,
     run bigint,
     CONSTRAINT audit_action_check CHECK ((action <> ''::text)),
-    CONSTRAINT audit_via_check CHECK ((via = ANY (ARRAY['token'::text, 'loopback'::text, 'command'::text])))
+    CONSTRAINT audit_via_check CHECK ((via = ANY (ARRAY['token'::text, 'console'::text, 'loopback'::text, 'command'::text])))
 );
 
 ALTER TABLE postern.audit OWNER TO postern_maintenance;
@@ -789,9 +789,9 @@ COMMENT ON COLUMN postern.audit.at IS 'Time of the change.';
 
 COMMENT ON COLUMN postern.audit.database_user IS 'Login that made the change, set by the database. The inserting role cannot choose it, nor the time.';
 
-COMMENT ON COLUMN postern.audit.actor IS 'With via token: name of the token. With via command: account and machine as reported by the command. With via loopback: an unauthenticated local client.';
+COMMENT ON COLUMN postern.audit.actor IS 'With via token or console: name of the token. With via command: account and machine as reported by the command. With via loopback: an unauthenticated local client.';
 
-COMMENT ON COLUMN postern.audit.via IS 'token, loopback or command.';
+COMMENT ON COLUMN postern.audit.via IS 'token, console, loopback or command.';
 
 COMMENT ON COLUMN postern.audit.address IS 'Address of the client.';
 

@@ -138,7 +138,10 @@ func requesterOf(c echo.Context) operations.Requester {
 	sender, claim := callerOf(c), claimOf(c)
 	by := operations.Requester{Actor: adminauth.Actor{Name: sender.name, Via: adminauth.ViaLoopback,
 		Address: c.Request().RemoteAddr}}
-	if sender.name != "" {
+	switch {
+	case sender.name != "" && sender.console:
+		by.Via = adminauth.ViaConsole
+	case sender.name != "":
 		by.Via = adminauth.ViaToken
 	}
 	if claim != nil {

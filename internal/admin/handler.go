@@ -122,7 +122,7 @@ func (h *handler) ready(c echo.Context) error {
 	defer cancel()
 	if h.Ready != nil {
 		if err := h.Ready(ctx); err != nil {
-			return newProblem("not-ready", err.Error())
+			return NewProblem("not-ready", err.Error())
 		}
 	}
 	return c.String(http.StatusOK, "ready\n")

@@ -97,7 +97,7 @@ func (h *handler) executeOnce(c echo.Context, claim *adminauth.KeyClaim, next ec
 		open = !claim.HasResponse()
 		return nil
 	}
-	p := problemOf(err)
+	p := Describe(err)
 	if p.Status >= 500 || p.Status == http.StatusTooManyRequests || errors.Is(err, adminauth.ErrInProgress) {
 		return err
 	}

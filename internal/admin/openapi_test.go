@@ -238,7 +238,7 @@ func (s *schemas) problemResponses() object {
 		types = append(types, urn+name)
 		texts[p.status] = append(texts[p.status], "`"+urn+name+"`: "+p.detail)
 	}
-	schema := s.of(reflect.TypeFor[problem](), "")
+	schema := s.of(reflect.TypeFor[Problem](), "")
 	members := s.all["Problem"].(object)["properties"].(object)
 	members["type"] = object{"type": "string", "description": "the type of the problem; about:blank: the title is " +
 		"that of the status", "enum": types}

@@ -17,8 +17,8 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// problem is an error response (RFC 9457).
-type problem struct {
+// Problem is an error response (RFC 9457).
+type Problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
 	Status int    `json:"status"`
@@ -27,7 +27,7 @@ type problem struct {
 	Matches any `json:"matches,omitempty"`
 }
 
-func (p *problem) Error() string { return p.Title + ": " + p.Detail }
+func (p *Problem) Error() string { return p.Title + ": " + p.Detail }
 
 var errPanic = errors.New("panic")
 
@@ -47,6 +47,8 @@ const urn = "urn:postern:problem:"
 var problemTypes = map[string]problemType{
 	"foreign-host": {http.StatusMisdirectedRequest, "host not allowed",
 		"The admin API accepts only loopback names: use http://127.0.0.1 or http://localhost with its port."},
+	"cross-origin": {http.StatusForbidden, "request from another web site",
+		"The console accepts forms from its own pages only."},
 	// It does not say whether the token is missing or wrong.
 	"token": {http.StatusUnauthorized, "no token",
 		"Send a valid token: Authorization: Bearer postern_... (create one with postern token create)."},
@@ -75,15 +77,15 @@ var problemTypes = map[string]problemType{
 		"An internal error of Postern; see the log for details."},
 }
 
-// newProblem returns a response of a type. Its detail is that of the type, unless another is given.
-func newProblem(name, detail string) *problem {
+// NewProblem returns a response of a type. Its detail is that of the type, unless another is given.
+func NewProblem(name, detail string) *Problem {
 	t := problemTypes[name]
-	return &problem{Type: urn + name, Title: t.title, Status: t.status, Detail: cmp.Or(detail, t.detail)}
+	return &Problem{Type: urn + name, Title: t.title, Status: t.status, Detail: cmp.Or(detail, t.detail)}
 }
 
 var (
-	errForeignHost = newProblem("foreign-host", "")
-	errNoToken     = newProblem("token", "")
+	errForeignHost = NewProblem("foreign-host", "")
+	errNoToken     = NewProblem("token", "")
 )
 
 // match is one of several events with the same key.
@@ -92,9 +94,9 @@ type match struct {
 	ID     int64  `json:"id,string"`
 }
 
-// problemOf converts any error into its response.
-func problemOf(err error) *problem {
-	var p *problem
+// Describe converts any error into its response.
+func Describe(err error) *Problem {
+	var p *Problem
 	var he *echo.HTTPError
 	var keys *events.AmbiguousKeyError
 	var tooMany *operations.TooManyError
@@ -103,35 +105,35 @@ func problemOf(err error) *problem {
 	case errors.As(err, &p):
 		return p
 	case errors.Is(err, adminauth.ErrRole):
-		return newProblem("role", "")
+		return NewProblem("role", "")
 	case errors.Is(err, idempotency.ErrKey):
-		return newProblem("idempotency-key", err.Error())
+		return NewProblem("idempotency-key", err.Error())
 	case errors.Is(err, adminauth.ErrInProgress):
-		return newProblem("in-flight", "")
+		return NewProblem("in-flight", "")
 	case errors.Is(err, adminauth.ErrKeyReused):
-		return newProblem("key-reused", "")
+		return NewProblem("key-reused", "")
 	case errors.As(err, &tooMany):
-		return newProblem("too-many", err.Error())
+		return NewProblem("too-many", err.Error())
 	case errors.Is(err, events.ErrInvalid):
-		return newProblem("invalid", err.Error())
+		return NewProblem("invalid", err.Error())
 	case errors.Is(err, events.ErrNotFound):
-		return newProblem("not-found", err.Error())
+		return NewProblem("not-found", err.Error())
 	case errors.As(err, &objects):
-		p = newProblem("several", err.Error())
+		p = NewProblem("several", err.Error())
 		p.Matches = objects.Matches
 		return p
 	case errors.As(err, &keys):
-		p = newProblem("several", err.Error())
+		p = NewProblem("several", err.Error())
 		p.Matches = matches(keys)
 		return p
 	case errors.As(err, &he):
-		return &problem{Status: he.Code, Type: "about:blank", Title: http.StatusText(he.Code),
+		return &Problem{Status: he.Code, Type: "about:blank", Title: http.StatusText(he.Code),
 			Detail: fmt.Sprint(he.Message)}
 	case errors.Is(err, errPanic):
 	case postgres.IsUnavailable(err), errors.Is(err, context.DeadlineExceeded):
-		return newProblem("unavailable", "")
+		return NewProblem("unavailable", "")
 	}
-	return newProblem("internal", "")
+	return NewProblem("internal", "")
 }
 
 func matches(e *events.AmbiguousKeyError) []match {
@@ -145,7 +147,7 @@ func matches(e *events.AmbiguousKeyError) []match {
 
 // fail is echo's error handler. It logs each request's error and writes the response.
 func (h *handler) fail(err error, c echo.Context) {
-	p := problemOf(err)
+	p := Describe(err)
 	switch {
 	case errors.Is(err, errTokensUnavailable):
 		h.tokenErrors.Handle(err)
@@ -169,7 +171,7 @@ func (h *handler) fail(err error, c echo.Context) {
 
 const problemMediaType = "application/problem+json"
 
-func (p *problem) body() []byte {
+func (p *Problem) body() []byte {
 	body, err := encodeJSON(p)
 	if err != nil {
 		body = []byte(`{"status":500}` + "\n") // states of objects are valid JSON, so this is never reached

@@ -265,7 +265,7 @@ func (h *handler) retry(ctx context.Context, pool *pgxpool.Pool, p retryBody, by
 
 // errDryRunBusy is the response to a second dry run at the same time. Each may use much memory, so
 // only one may run.
-var errDryRunBusy = newProblem("busy", "")
+var errDryRunBusy = NewProblem("busy", "")
 
 func (h *handler) dryRun(ctx context.Context, pool *pgxpool.Pool, o *replay.Params) (any, error) {
 	if h.Endpoints == nil {

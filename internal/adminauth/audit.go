@@ -14,10 +14,11 @@ import (
 // Via says how the actor was identified.
 type Via string
 
-// ViaToken: by a token. Loopback: not identified, because no token was required. Command: the
-// command reported the account and machine.
+// ViaToken: by a token. ViaConsole: by a session of the console, which a token began. Loopback: not
+// identified, because no token was required. Command: the command reported the account and machine.
 const (
 	ViaToken    Via = "token"
+	ViaConsole  Via = "console"
 	ViaLoopback Via = "loopback"
 	ViaCommand  Via = "command"
 )
@@ -34,7 +35,7 @@ type Actor struct {
 // String describes the actor in one text.
 func (p Actor) String() string {
 	switch p.Via {
-	case ViaToken:
+	case ViaToken, ViaConsole:
 		return "token " + p.Name + ", from " + p.Address
 	case ViaLoopback:
 		return "admin API, from " + p.Address

@@ -12,9 +12,11 @@ import (
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/console"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/telemetry"
 )
 
 const (
@@ -43,19 +45,24 @@ func (a *App) addAdmin(ctx context.Context) error {
 			return err
 		}
 	}
+	tokens := &adminauth.TokenCache{DB: pool, Logger: a.Logger}
 	deniedRequests, err := admin.NewDeniedRequests(a.metrics)
+	if err != nil {
+		return err
+	}
+	api := admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
+		Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
+		DeniedRequests: deniedRequests, RequireTokens: require, Tokens: tokens,
+		OpenMetrics: a.Config.Admin.OpenMetrics,
+		Endpoints:   func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
+		Rule:        func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})
+	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Tokens: tokens, RequireTokens: require})
 	if err != nil {
 		return err
 	}
 	server := &http.Server{ReadHeaderTimeout: 5 * time.Second, ReadTimeout: adminTimeout,
 		WriteTimeout: 2 * adminTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		Handler: admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
-			Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
-			DeniedRequests: deniedRequests, RequireTokens: require,
-			Tokens:      &adminauth.TokenCache{DB: pool, Logger: a.Logger},
-			OpenMetrics: a.Config.Admin.OpenMetrics,
-			Endpoints:   func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
-			Rule:        func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})}
+		Handler: handler}
 	if a.Config.Admin.TLS.Cert != "" {
 		if server.TLSConfig, err = adminTLS(a.Config.Admin.TLS, a.Logger); err != nil {
 			return err
@@ -67,6 +74,38 @@ func (a *App) addAdmin(ctx context.Context) error {
 	a.loop("idempotency keys", func(ctx context.Context) error { return a.deleteOldKeys(ctx, pool) })
 	a.serve("admin", netutil.LimitListener(a.adminListener, maxAdminConns), server, "", "")
 	return nil
+}
+
+// consoleConns is the number of connections for pages of the console.
+const consoleConns = 3
+
+// withConsole adds the console to the admin API, if it is enabled. Pages have connections of their
+// own, so that they do not delay the API.
+func (a *App) withConsole(ctx context.Context, api http.Handler, o console.Options) (http.Handler, error) {
+	enabled := config.IsLoopback(a.AdminAddr())
+	if a.Config.Console.Enabled != nil {
+		enabled = *a.Config.Console.Enabled
+	}
+	if !enabled {
+		return api, nil
+	}
+	var err error
+	if o.Pages, err = a.namedPool(ctx, string(a.Config.Database.URL), "postern_operator", "postern_console",
+		consoleConns); err != nil {
+		return nil, err
+	}
+	o.API, o.Logger, o.Name = api, a.Logger, a.Config.Console.Name
+	o.Hosts, o.ReadOnly = a.Config.Console.Hosts, a.Config.Console.ReadOnly
+	o.Version, _ = telemetry.Version()
+	pages, err := console.New(o)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", api)
+	mux.Handle(console.Prefix, pages)
+	mux.Handle("GET /{$}", http.RedirectHandler(console.Prefix, http.StatusSeeOther))
+	return mux, nil
 }
 
 const (

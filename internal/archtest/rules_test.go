@@ -39,6 +39,7 @@ var rules = []rule{
 
 	{"cmd/*", 100, "the programs: they parse flags and call app or a command"},
 	{"internal/app", 90, "wires the parts into processes and contains no logic of them"},
+	{"internal/console", 85, "serves the web console for operators"},
 	{"internal/admin", 80, "serves the JSON API for operators"},
 	{"internal/operations", 78, "what operators see and change, with typed parameters; commands and admin call it"},
 	{"internal/verify", 75, "checks the integrity of stored data"},

@@ -30,6 +30,8 @@ type Config struct {
 	Processor Processor `yaml:"processor"`
 	// Admin is the JSON API for operators.
 	Admin Admin `yaml:"admin"`
+	// Console is the web console for operators. It is served on the admin address, below /console/.
+	Console Console `yaml:"console"`
 	// Log configures the log that the process writes to standard error.
 	Log Log `yaml:"log"`
 	// Sources are the endpoints to which providers send deliveries, by name. The name is the last
@@ -322,6 +324,21 @@ type Admin struct {
 	// a scraper or load balancer on another machine, so it may be any address. Leave it empty for
 	// no second address. The admin address serves /metrics too.
 	MetricsListen string `yaml:"metrics_listen" validate:"omitempty,hostport"`
+}
+
+// Console is the web console for operators. It is served on the admin address, below /console/.
+type Console struct {
+	// Enabled: true serves the console, false does not. If it is not set, the console is served
+	// where the admin address is a loopback address.
+	Enabled *bool `yaml:"enabled" unset:"true where the admin address is a loopback address"`
+	// Name is displayed on every page, for example production, so that operators can tell
+	// instances apart.
+	Name string `yaml:"name" validate:"max=40"`
+	// Hosts are the host names by which browsers may reach the console, in addition to localhost
+	// and IP addresses. Name the host of your proxy.
+	Hosts []string `yaml:"hosts" validate:"dive,hostname_rfc1123"`
+	// ReadOnly: true offers no changes in the console. The API and the commands are not affected.
+	ReadOnly bool `yaml:"read_only"`
 }
 
 // AdminTLS are the PEM files of the admin address. The oldest supported version is TLS 1.2.

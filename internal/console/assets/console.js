@@ -1,0 +1,50 @@
+// Comfort for operators with script: keys, times in the browser's zone, copying. Every page works without it.
+"use strict";
+(() => {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const zoneOption = document.querySelector("option[data-zone]");
+  if (zoneOption && zone && zone !== "UTC") {
+    zoneOption.value = zone;
+    zoneOption.textContent = zone + " (this browser)";
+    zoneOption.hidden = false;
+  }
+  if (innerWidth < 800) document.querySelector("nav.side details")?.removeAttribute("open");
+
+  const typing = (e) => e.target.closest("input, textarea, select, [contenteditable]");
+  let afterG = false;
+  let row = -1;
+  const rows = () => [...document.querySelectorAll("main tbody tr")];
+  const select = (to) => {
+    const all = rows();
+    if (!all.length) return;
+    all[row]?.classList.remove("selected");
+    row = Math.max(0, Math.min(all.length - 1, to));
+    all[row].classList.add("selected");
+    const first = all[row].querySelector("a");
+    (first ?? all[row]).focus({preventScroll: true});
+    all[row].scrollIntoView({block: "nearest"});
+  };
+  document.addEventListener("keydown", (e) => {
+    if (e.ctrlKey || e.metaKey || e.altKey || typing(e)) return;
+    if (afterG) {
+      afterG = false;
+      document.querySelector(`[data-go="${CSS.escape(e.key)}"]`)?.click();
+      return;
+    }
+    switch (e.key) {
+      case "g": afterG = true; return;
+      case "j": select(row + 1); return;
+      case "k": select(row - 1); return;
+      case "?": location.href = "/console/help"; return;
+    }
+    const keyed = document.querySelector(`[data-key="${CSS.escape(e.key)}"]`);
+    if (!keyed) return;
+    e.preventDefault();
+    if (keyed.matches("input")) keyed.focus(); else keyed.click();
+  });
+
+  // One form is open at a time, and a menu closes with Escape.
+  document.addEventListener("keyup", (e) => {
+    if (e.key === "Escape") e.target.closest("details.action[open], details.who[open]")?.removeAttribute("open");
+  });
+})();

@@ -1,0 +1,116 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/idempotency"
+)
+
+// The fields of a form besides the parameters, whose names begin with paramPrefix.
+const (
+	paramPrefix = "p."
+	apiPrefix   = "/api/v1/"
+)
+
+// form completes an action: each form has its own idempotency key, so that sending it twice changes
+// nothing twice.
+func (r *request) form(a action) action {
+	a.Key = rand.Text()
+	return a
+}
+
+// change sends a form to the API of this process as a request of the operator, and leads to the
+// page of the result. The API checks the role, the parameters and the idempotency key, and writes
+// the audit.
+func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
+	hr.Body = http.MaxBytesReader(w, hr.Body, maxFormBytes)
+	r, err := c.newRequest(w, hr)
+	if err == nil {
+		err = r.ParseForm()
+	}
+	if err == nil {
+		err = c.checkForm(r)
+	}
+	if err == nil && c.ReadOnly {
+		err = admin.NewProblem("role", r.mayChange())
+	}
+	if err != nil {
+		c.fail(w, r, err)
+		return
+	}
+	response, err := c.callAPI(hr.Context(), r)
+	if err != nil {
+		c.fail(w, r, err)
+		return
+	}
+	http.Redirect(w, hr, resultPath(r.PostForm.Get("then"), response), http.StatusSeeOther)
+}
+
+// callAPI executes the request of a form. Errors: *admin.Problem.
+func (c *Console) callAPI(ctx context.Context, r *request) ([]byte, error) {
+	target, err := url.Parse(r.PostForm.Get("path"))
+	if err != nil || target.Host != "" || !strings.HasPrefix(target.Path, apiPrefix) || target.RawQuery != "" {
+		return nil, admin.NewProblem("invalid", "The form names no path of the API.")
+	}
+	params := map[string]string{}
+	for name, given := range r.PostForm {
+		if param, ok := strings.CutPrefix(name, paramPrefix); ok && given[0] != "" {
+			params[param] = given[0]
+		}
+	}
+	body, err := json.Marshal(params)
+	if err != nil {
+		return nil, err
+	}
+	call, err := http.NewRequestWithContext(admin.WithConsoleCaller(ctx, r.who.name, r.who.role), http.MethodPost,
+		target.EscapedPath(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	call.Host, call.RemoteAddr = r.Host, r.RemoteAddr
+	call.Header.Set("Content-Type", "application/json")
+	if key := r.PostForm.Get("key"); key != "" {
+		call.Header.Set(idempotency.Header, key)
+	}
+	recorder := httptest.NewRecorder()
+	c.API.ServeHTTP(recorder, call)
+	if recorder.Code == http.StatusOK {
+		return recorder.Body.Bytes(), nil
+	}
+	var p admin.Problem
+	if err := json.Unmarshal(recorder.Body.Bytes(), &p); err != nil {
+		return nil, err
+	}
+	return nil, &p
+}
+
+// resultPath returns the page after a change. A name in braces stands for that member of the
+// response.
+func resultPath(then string, response []byte) string {
+	var members map[string]any
+	d := json.NewDecoder(bytes.NewReader(response))
+	d.UseNumber()
+	_ = d.Decode(&members) // a response without members has no names to fill in
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		switch v := members[name].(type) {
+		case string:
+			then = strings.ReplaceAll(then, "{"+name+"}", url.PathEscape(v))
+		case json.Number:
+			then = strings.ReplaceAll(then, "{"+name+"}", v.String())
+		}
+	}
+	return ownPath(then)
+}
+
+func equalText(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }

@@ -1,0 +1,159 @@
+// Package console serves the web console of operators: pages that the server renders from the
+// operations that the JSON API and the commands use too. A change is a form, which the console
+// sends to the API of its own process in the operator's name. Pages work without script.
+package console
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/klauspost/compress/gzhttp"
+
+	"github.com/postern-gateway/postern/internal/admin"
+)
+
+// Prefix is the path below which everything of the console is.
+const Prefix = "/console/"
+
+// pageTimeout limits the time in which a page is read from the database.
+const pageTimeout = 10 * time.Second
+
+// Options configure the console.
+type Options struct {
+	// Pages is a pool for reading pages and Sessions one for sessions, both connected as
+	// postern_operator.
+	Pages, Sessions *pgxpool.Pool
+	// API is the admin API of this process. It executes the changes.
+	API http.Handler
+	// Tokens checks the tokens of logins.
+	Tokens admin.Checker
+	// RequireTokens: a page is only served after a login.
+	RequireTokens bool
+	// ReadOnly: no page offers a change, and none is executed.
+	ReadOnly bool
+	// Hosts are the host names by which browsers may reach the console, besides loopback names and
+	// IP addresses.
+	Hosts []string
+	// Name is shown on every page, to tell instances apart; it may be empty.
+	Name string
+	// Version is the version of the program.
+	Version string
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+	// Logger gets the errors of pages; nil: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Console is the handler of everything below Prefix.
+type Console struct {
+	Options
+	templates *template.Template
+	logins    *loginLimiter
+	// formKey signs the forms of browsers without a session.
+	formKey []byte
+	handler http.Handler
+}
+
+// New builds the console.
+func New(o Options) (*Console, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	c := &Console{Options: o, formKey: make([]byte, 32), logins: newLoginLimiter(o.Now)}
+	c.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	_, _ = rand.Read(c.formKey) // never returns an error
+	files, err := newAssets()
+	if err != nil {
+		return nil, err
+	}
+	if c.templates, err = parseTemplates(files); err != nil {
+		return nil, err
+	}
+	compress, err := gzhttp.NewWrapper(gzhttp.ContentTypes([]string{"text/html"}), gzhttp.RandomJitter(32, 0, false))
+	if err != nil {
+		return nil, fmt.Errorf("compress pages: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET "+Prefix+"assets/{file}", files)
+	c.addSessionRoutes(mux)
+	for path, page := range c.pages() {
+		mux.Handle("GET "+Prefix+path, c.serve(page))
+	}
+	mux.Handle("POST "+Prefix+"do", http.HandlerFunc(c.change))
+	mux.Handle("GET "+Prefix, c.serve(notFound))
+	c.handler = c.secure(compress(mux))
+	return c, nil
+}
+
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.ServeHTTP(w, r) }
+
+// page reads what a page shows.
+type page func(ctx context.Context, r *request) (*view, error)
+
+// redirectError is the result of a page that is at another path.
+type redirectError struct{ to string }
+
+func (e *redirectError) Error() string { return "the page is at " + e.to }
+
+// serve identifies the operator, reads a page and writes it.
+func (c *Console) serve(p page) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
+		start := c.Now()
+		r, err := c.newRequest(w, hr)
+		if err == nil {
+			ctx, cancel := context.WithTimeout(hr.Context(), pageTimeout)
+			defer cancel()
+			var v *view
+			if v, err = p(ctx, r); err == nil {
+				w.Header().Set("Server-Timing", fmt.Sprintf("page;dur=%d", c.Now().Sub(start).Milliseconds()))
+				c.render(w, r, http.StatusOK, v)
+				return
+			}
+		}
+		c.fail(w, r, err)
+	})
+}
+
+// fail writes the page of an error: what happened, and what to do next.
+func (c *Console) fail(w http.ResponseWriter, r *request, err error) {
+	var elsewhere *redirectError
+	if errors.As(err, &elsewhere) {
+		http.Redirect(w, r.Request, elsewhere.to, http.StatusSeeOther)
+		return
+	}
+	var file *download
+	if errors.As(err, &file) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", closedPolicy)
+		h.Set("Content-Type", "application/octet-stream")
+		h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": file.name}))
+		_, _ = w.Write(file.body) // the client may have disconnected
+		return
+	}
+	if errors.Is(err, errNoSession) {
+		http.Redirect(w, r.Request, loginPath(r.URL), http.StatusSeeOther)
+		return
+	}
+	p := admin.Describe(err)
+	if p.Status >= http.StatusInternalServerError {
+		c.Logger.Error("console page failed", "path", r.URL.Path, "status", p.Status, "error", err)
+	}
+	c.render(w, r, p.Status, problemView(r, p))
+}
+
+// notFound is the page of every path that has none.
+func notFound(_ context.Context, r *request) (*view, error) {
+	if r.URL.Path == Prefix {
+		return nil, &redirectError{Prefix + "events"}
+	}
+	return nil, admin.NewProblem("not-found", "There is no page at this address.")
+}

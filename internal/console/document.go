@@ -1,0 +1,189 @@
+package console
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// The bounds of what a page shows of a document. The rest can be downloaded.
+const (
+	maxDocumentBytes = 64 << 10
+	maxDocumentNodes = 2000
+	maxDocumentDepth = 200
+	maxStringRunes   = 1024
+	openDepth        = 3
+)
+
+// document is a body or a state: a tree if it is JSON, else text.
+type document struct {
+	Root *node
+	Text string
+	// Note says what is not shown.
+	Note string
+	// Raw is the address of the bytes; "" where there is none.
+	Raw  string
+	Size int
+}
+
+// node is a value in a JSON document.
+type node struct {
+	// Name is the member's name or the element's position; "" for the root.
+	Name string
+	// Text is a scalar's text, Kind its type: string, number, literal; object and array have
+	// children.
+	Text, Kind string
+	Children   []*node
+	Open       bool
+	// More is the number of children that are not shown.
+	More int
+}
+
+// Summary describes an object or array that is not open.
+func (n *node) Summary() string {
+	count := len(n.Children) + n.More
+	if n.Kind == "array" {
+		return fmt.Sprintf("[%d]", count)
+	}
+	return fmt.Sprintf("{%d}", count)
+}
+
+// newDocument makes a document of bytes that may come from anyone.
+func newDocument(body []byte, raw string) *document {
+	d := &document{Raw: raw, Size: len(body)}
+	if len(body) > maxDocumentBytes {
+		d.Note = fmt.Sprintf("The page shows the first %d KB of %s bytes.", maxDocumentBytes>>10,
+			groupDigits(int64(len(body))))
+	}
+	if utf8.Valid(body) && len(bytes.TrimSpace(body)) > 0 {
+		p := &treeParser{decoder: json.NewDecoder(io.LimitReader(bytes.NewReader(body), 8*maxDocumentBytes))}
+		p.decoder.UseNumber()
+		if root, err := p.value("", 0); err == nil {
+			d.Root = root
+			if p.cut {
+				d.Note = fmt.Sprintf("The page shows the first %s values, to a depth of %d.",
+					groupDigits(maxDocumentNodes), maxDocumentDepth)
+			} else if p.size <= maxDocumentBytes {
+				d.Note = ""
+			}
+			return d
+		}
+	}
+	d.Text = shownText(body)
+	return d
+}
+
+// shownText returns text, or bytes in hexadecimal with their text.
+func shownText(body []byte) string {
+	shown := body[:min(len(body), maxDocumentBytes)]
+	if utf8.Valid(body) {
+		return visible(string(shown))
+	}
+	return visible(hex.Dump(shown[:min(len(shown), 4096)]))
+}
+
+var errTooDeep = errors.New("the document is too deep")
+
+// treeParser reads a document up to the bounds.
+type treeParser struct {
+	decoder *json.Decoder
+	nodes   int
+	size    int
+	cut     bool
+}
+
+func (p *treeParser) value(name string, depth int) (*node, error) {
+	t, err := p.decoder.Token()
+	if err != nil {
+		return nil, err
+	}
+	return p.valueOf(t, name, depth)
+}
+
+func (p *treeParser) valueOf(t json.Token, name string, depth int) (*node, error) {
+	p.nodes++
+	n := &node{Name: visible(name), Open: depth < openDepth}
+	switch t := t.(type) {
+	case json.Delim:
+		if depth >= maxDocumentDepth {
+			return nil, errTooDeep
+		}
+		n.Kind = "object"
+		if t == '[' {
+			n.Kind = "array"
+		}
+		return n, p.children(n, depth)
+	case string:
+		n.Kind = "string"
+		if runes := []rune(t); len(runes) > maxStringRunes {
+			t, p.cut = string(runes[:maxStringRunes])+"…", true
+		}
+		n.Text = visible(t)
+	case json.Number:
+		n.Kind, n.Text = "number", t.String()
+	default:
+		n.Kind, n.Text = "literal", fmt.Sprint(t)
+		if t == nil {
+			n.Text = "null"
+		}
+	}
+	p.size += len(n.Text)
+	return n, nil
+}
+
+// children reads the members or elements of n. It counts those beyond the bounds.
+func (p *treeParser) children(n *node, depth int) error {
+	for i := 0; p.decoder.More(); i++ {
+		name := fmt.Sprint(i)
+		if n.Kind == "object" {
+			t, err := p.decoder.Token()
+			if err != nil {
+				return err
+			}
+			name, _ = t.(string)
+		}
+		if p.nodes >= maxDocumentNodes || p.size > maxDocumentBytes {
+			p.cut = true
+			if err := p.skip(); err != nil {
+				return err
+			}
+			n.More++
+			continue
+		}
+		child, err := p.value(name, depth+1)
+		if err != nil {
+			return err
+		}
+		n.Children = append(n.Children, child)
+	}
+	_, err := p.decoder.Token()
+	return err
+}
+
+// skip reads a value and forgets it.
+func (p *treeParser) skip() error {
+	var raw json.RawMessage
+	return p.decoder.Decode(&raw)
+}
+
+// headerFields shows a JSON object of texts as fields.
+func headerFields(raw json.RawMessage) []field {
+	d := newDocument(raw, "")
+	if d.Root == nil {
+		return nil
+	}
+	var fields []field
+	for _, n := range d.Root.Children {
+		texts := []string{n.Text}
+		for _, c := range n.Children {
+			texts = append(texts, c.Text)
+		}
+		fields = append(fields, field{n.Name, []cell{{Text: strings.TrimSpace(strings.Join(texts, " ")), Code: true}}})
+	}
+	return fields
+}

@@ -1,0 +1,64 @@
+package console
+
+import (
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
+)
+
+// pages are the pages by their path below Prefix.
+func (c *Console) pages() map[string]page {
+	return map[string]page{
+		"events":      eventList.page(),
+		"events/{id}": eventPage,
+	}
+}
+
+var eventList = list[operations.EventParams, events.Item]{
+	title: "Events", text: "Everything that the log has stored, the newest first.",
+	command: "events list", api: "/api/v1/events",
+	main: []string{"source", "status", "type", "object_type", "object_id", "since", "until"},
+	presets: []preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"without outcome", "?status=pending"},
+		{"stale", "?status=stale"}, {"ambiguous", "?status=ambiguous"}, {"from reconciliations", "?origin=reconcile"}},
+	columns: []string{"Received", "Source", "Type", "Object", "Outcome", "Occurred", "Origin", "Provider's id"},
+	row:     eventRow,
+	read:    operations.Events,
+	empty: "No event fits. Events appear here as soon as a source receives one; try it with: " +
+		"postern send --source NAME SAMPLE.",
+}
+
+func eventRow(r *request, e *events.Item) []cell {
+	received := r.shortTime(e.ReceivedAt.Time)
+	received.Href = eventPath(e.ID)
+	occurred := r.shortTime(e.OccurredAt.Time)
+	if late := e.ReceivedAt.Sub(e.OccurredAt.Time); !e.OccurredAt.IsZero() && late > lateFrom {
+		occurred.Sub = durationText(late) + " before receipt"
+	}
+	origin := cell{}
+	if e.Origin != events.OriginWebhook {
+		origin = text(e.Origin)
+	}
+	key := shorten(e.EventID, 40)
+	key.Code = true
+	status := badge(e.Status)
+	if e.Redacted {
+		status.Sub = "redacted"
+	}
+	return []cell{received, link(e.Source, path("sources", e.Source)), text(e.EventType),
+		r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), status, occurred, origin, key}
+}
+
+// objectCell links to an object. Its account is only in the address where it has one.
+func (r *request) objectCell(source, account, objectType, objectID string) cell {
+	if objectID == "" {
+		return cell{}
+	}
+	c := shorten(objectID, 48)
+	c.Code, c.Href, c.Sub = true, objectPath(source, account, objectType, objectID), objectType
+	return c
+}
+
+func objectPath(source, account, objectType, objectID string) string {
+	return query(path("objects", source, objectType, objectID), "account", account)
+}
+
+func eventPath(n int64) string { return path("events", id(n)) }

@@ -1,0 +1,203 @@
+package console
+
+import (
+	"context"
+	"maps"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
+)
+
+// list describes a page that lists things. Its address has the parameters of the operation, as the
+// API and the command have them.
+type list[P, T any] struct {
+	title, text string
+	// command lists the same things (events list), and api is the path in the API.
+	command, api string
+	// main are the parameters that are always visible in the filter.
+	main    []string
+	presets []preset
+	columns []string
+	row     func(r *request, item *T) []cell
+	read    func(context.Context, *pgxpool.Pool, P) (events.Page[T], error)
+	empty   string
+	// extra are blocks above the list; nil: none.
+	extra func(ctx context.Context, r *request, p *P) ([]block, error)
+	// actions are changes of everything that the filter selects; nil: none.
+	actions func(r *request, p *P) []action
+}
+
+// preset is a useful selection of a list.
+type preset struct{ label, query string }
+
+// formMark is the parameter of a submitted filter form, whose empty fields do not count.
+const formMark = "filter"
+
+// page returns the page of a list.
+func (l list[P, T]) page() page {
+	return func(ctx context.Context, r *request) (*view, error) {
+		texts, err := queryTexts(r.URL)
+		if err != nil {
+			return nil, err
+		}
+		var p P
+		if err := operations.Parse(&p, texts); err != nil {
+			return nil, err
+		}
+		found, err := l.read(ctx, r.c.Pages, p)
+		if err != nil {
+			return nil, err
+		}
+		v := &view{Title: l.title, Text: l.text}
+		if l.extra != nil {
+			if v.Blocks, err = l.extra(ctx, r, &p); err != nil {
+				return nil, err
+			}
+		}
+		t := &table{Columns: l.columns, Empty: l.empty, Command: commandLine(l.command, texts),
+			Curl: curlLine(r, l.api, texts)}
+		for i := range found.Items {
+			t.Rows = append(t.Rows, l.row(r, &found.Items[i]))
+		}
+		if found.Next != "" {
+			next := maps.Clone(texts)
+			next["cursor"] = found.Next
+			t.More = r.URL.Path + "?" + encode(next)
+			t.SearchedTo = r.at(found.SearchedTo).Text
+		}
+		b := block{Table: t, Filter: makeFilter(r.URL.Path, p, texts, l.main, l.presets)}
+		if l.actions != nil {
+			b.Actions = l.actions(r, &p)
+		}
+		v.Blocks = append(v.Blocks, b)
+		return v, nil
+	}
+}
+
+// queryTexts returns the parameters of an address. A submitted form leads to the address without
+// its empty fields. Errors: events.ErrInvalid for a doubled parameter, *redirectError.
+func queryTexts(u *url.URL) (map[string]string, error) {
+	texts := map[string]string{}
+	for name, given := range u.Query() {
+		if len(given) > 1 {
+			return nil, admin.NewProblem("invalid", "The parameter "+visible(name)+" is in the address more than once.")
+		}
+		texts[name] = given[0]
+	}
+	if _, ok := texts[formMark]; !ok {
+		return texts, nil
+	}
+	delete(texts, formMark)
+	maps.DeleteFunc(texts, func(_, text string) bool { return strings.TrimSpace(text) == "" })
+	to := u.Path
+	if len(texts) > 0 {
+		to += "?" + encode(texts)
+	}
+	return nil, &redirectError{to}
+}
+
+func encode(texts map[string]string) string {
+	values := url.Values{}
+	for name, text := range texts {
+		values.Set(name, text)
+	}
+	return values.Encode()
+}
+
+// timeSuggestions are relative times that a filter offers.
+var timeSuggestions = []string{"15m", "1h", "6h", "24h", "7d", "30d"}
+
+// makeFilter makes the form of a list from the parameters of its operation.
+func makeFilter(address string, params any, texts map[string]string, main []string, presets []preset) *filter {
+	f := &filter{Path: address}
+	for _, p := range operations.Params(params, "cursor") {
+		in := inputOf(&p)
+		in.Value = texts[p.Name]
+		if slices.Contains(main, p.Name) {
+			f.Main = append(f.Main, in)
+			continue
+		}
+		f.Others = append(f.Others, in)
+		f.OthersSet = f.OthersSet || in.Value != ""
+	}
+	slices.SortFunc(f.Main, func(a, b input) int {
+		return slices.Index(main, a.Name) - slices.Index(main, b.Name)
+	})
+	for _, p := range presets {
+		f.Presets = append(f.Presets, link(p.label, address+p.query))
+	}
+	return f
+}
+
+// inputOf returns the control of a parameter.
+func inputOf(p *operations.Param) input {
+	in := input{Name: p.Name, Label: label(p.Name), Help: p.Help, Kind: "text"}
+	switch t := p.Type; {
+	case len(p.Values) > 0:
+		in.Kind = "select"
+		for _, v := range p.Values {
+			in.Choices = append(in.Choices, value{v, label(v)})
+		}
+	case t == reflect.TypeFor[operations.Time]():
+		in.Suggestions = timeSuggestions
+	case t == reflect.TypeFor[*bool]() || t.Kind() == reflect.Bool:
+		in.Kind, in.Choices = "select", []value{{"true", "yes"}, {"false", "no"}}
+	case p.Name == "limit":
+		in.Kind, in.Choices = "select", []value{{"25", "25"}, {"50", "50"}, {"100", "100"}, {"200", "200"}}
+	}
+	return in
+}
+
+// label is a parameter's name in words.
+func label(name string) string { return strings.ReplaceAll(name, "_", " ") }
+
+// commandLine is the command for the same list.
+func commandLine(command string, texts map[string]string) string {
+	if command == "" {
+		return ""
+	}
+	line := "postern " + command
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		line += " --" + strings.ReplaceAll(name, "_", "-") + " " + quote(texts[name])
+	}
+	return line
+}
+
+// curlLine is the request for the same list.
+func curlLine(r *request, api string, texts map[string]string) string {
+	if api == "" {
+		return ""
+	}
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	address := scheme + "://" + r.Host + api
+	if len(texts) > 0 {
+		address += "?" + encode(texts)
+	}
+	line := "curl -sS "
+	if r.c.RequireTokens {
+		line += `-H "Authorization: Bearer $POSTERN_TOKEN" `
+	}
+	return line + quote(address)
+}
+
+// quote quotes a text for a shell where necessary.
+func quote(s string) string {
+	plain := func(c rune) bool {
+		return c < 128 && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			strings.ContainsRune("_-.:/,@+", c))
+	}
+	if s != "" && !strings.ContainsFunc(s, func(c rune) bool { return !plain(c) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(visible(s), "'", `'\''`) + "'"
+}

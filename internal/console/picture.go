@@ -1,0 +1,138 @@
+package console
+
+import (
+	"math"
+	"time"
+)
+
+// timeline draws when things happened to one thing, on one axis.
+type timeline struct {
+	Width, Height int
+	Marks         []mark
+	From, To      string
+	Label         string
+}
+
+// mark is a moment on a timeline.
+type mark struct {
+	X       int
+	Row     int
+	Tone    string
+	Label   string
+	When    cell
+	Href    string
+	OnRight bool
+}
+
+const (
+	timelineWidth  = 1000
+	timelineMargin = 12
+	// logScaleFrom is the length of a timeline from which its scale is logarithmic.
+	logScaleFrom = time.Hour
+)
+
+// moment is something that happened.
+type moment struct {
+	at          time.Time
+	label, tone string
+	href        string
+}
+
+// newTimeline places moments, which are in order. The first one is at the left. Long timelines have
+// a logarithmic scale, so that the first seconds stay visible.
+func (r *request) newTimeline(label string, moments []moment) *timeline {
+	if len(moments) < 2 {
+		return nil
+	}
+	first, last := moments[0].at, moments[len(moments)-1].at
+	span := last.Sub(first)
+	position := func(t time.Time) float64 {
+		if span <= 0 {
+			return 0
+		}
+		if span > logScaleFrom {
+			return math.Log1p(t.Sub(first).Seconds()*1000) / math.Log1p(span.Seconds()*1000)
+		}
+		return float64(t.Sub(first)) / float64(span)
+	}
+	l := &timeline{Width: timelineWidth, Label: label, From: r.time(first).Text, To: r.time(last).Text}
+	for i, m := range moments {
+		x := timelineMargin + int(position(m.at)*(timelineWidth-2*timelineMargin))
+		l.Marks = append(l.Marks, mark{X: x, Row: i, Tone: m.tone, Label: m.label, When: r.time(m.at), Href: m.href,
+			OnRight: x > timelineWidth/2})
+	}
+	l.Height = len(moments)*18 + 26
+	return l
+}
+
+// chart is a strip of stacked bars over time.
+type chart struct {
+	Width, Height int
+	Bars          []bar
+	Legend        []legendItem
+	From, To      string
+	Label         string
+	// Table has the same numbers as text.
+	Table *table
+}
+
+type bar struct {
+	X, Y, Width, Height int
+	Tone, Title, Href   string
+}
+
+type legendItem struct{ Tone, Label, Total string }
+
+// series is a named row of numbers of a chart.
+type series struct {
+	label, tone string
+	values      []int64
+}
+
+const (
+	chartWidth  = 960
+	chartHeight = 64
+)
+
+// newChart stacks series that have one value for each step.
+func newChart(label string, titles, hrefs []string, all []series) *chart {
+	c := &chart{Width: chartWidth, Height: chartHeight, Label: label}
+	steps := len(titles)
+	if steps == 0 {
+		return nil
+	}
+	var highest int64 = 1
+	for i := range steps {
+		var sum int64
+		for _, s := range all {
+			sum += s.values[i]
+		}
+		highest = max(highest, sum)
+	}
+	for i := range steps {
+		left, right := i*chartWidth/steps, (i+1)*chartWidth/steps
+		y := chartHeight
+		for _, s := range all {
+			if s.values[i] == 0 {
+				continue
+			}
+			h := max(1, int(s.values[i]*chartHeight/highest))
+			y -= h
+			b := bar{X: left, Y: max(0, y), Width: max(1, right-left-1), Height: h, Tone: s.tone,
+				Title: titles[i] + ": " + s.label + " " + groupDigits(s.values[i])}
+			if len(hrefs) > i {
+				b.Href = hrefs[i]
+			}
+			c.Bars = append(c.Bars, b)
+		}
+	}
+	for _, s := range all {
+		var sum int64
+		for _, n := range s.values {
+			sum += n
+		}
+		c.Legend = append(c.Legend, legendItem{s.tone, s.label, groupDigits(sum)})
+	}
+	c.From, c.To = titles[0], titles[steps-1]
+	return c
+}

@@ -1,0 +1,120 @@
+package console
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"html/template"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/admin"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+func parseTemplates(files *assets) (*template.Template, error) {
+	t, err := template.New("").Funcs(template.FuncMap{
+		"asset": func(name string) string { return Prefix + "assets/" + files.names[name] },
+		"sub":   func(a, b int) int { return a - b },
+		"add":   func(a, b int) int { return a + b },
+		"mul":   func(a, b int) int { return a * b },
+		"part":  func(of any, f *frame) part { return part{of, f} },
+	}).ParseFS(templateFiles, "templates/*.html")
+	if err != nil {
+		return nil, fmt.Errorf("parse the console's templates: %w", err)
+	}
+	return t, nil
+}
+
+// part is a part of a page together with the page.
+type part struct {
+	Block any
+	Frame *frame
+}
+
+// frame is a page with everything around its view.
+type frame struct {
+	*view
+	Instance, Version, Who, Role, Nonce, FormToken, Theme, Zone, Clock, Self, SearchText string
+	ReadOnly, LoggedIn, Open                                                             bool
+	Nav                                                                                  []navGroup
+}
+
+type navGroup struct {
+	Heading string
+	Items   []navItem
+}
+
+type navItem struct {
+	Label, Href, Key string
+	Current          bool
+}
+
+// navigation is the menu: groups of pages, with the key that opens each after g.
+var navigation = []navGroup{
+	{"", []navItem{{Label: "Events", Href: "events", Key: "e"}}},
+}
+
+func (r *request) frame(v *view) *frame {
+	f := &frame{view: v, Instance: r.c.Name, Version: r.c.Version, Who: r.who.name, Role: string(r.who.role),
+		Nonce: r.nonce, FormToken: r.who.formToken, Theme: themeOf(r.Request), Zone: r.zone.String(),
+		Clock: r.now.In(r.zone).Format("15:04:05"), Self: r.URL.RequestURI(), ReadOnly: r.c.ReadOnly,
+		LoggedIn: r.who.name != "", Open: !r.c.RequireTokens, SearchText: r.URL.Query().Get("q")}
+	for _, g := range navigation {
+		group := navGroup{Heading: g.Heading}
+		for _, item := range g.Items {
+			item.Href = Prefix + item.Href
+			item.Current = r.URL.Path == item.Href || item.Href != Prefix &&
+				strings.HasPrefix(r.URL.Path, item.Href+"/")
+			group.Items = append(group.Items, item)
+		}
+		f.Nav = append(f.Nav, group)
+	}
+	return f
+}
+
+// render writes a page. A template that fails writes nothing of the page.
+func (c *Console) render(w http.ResponseWriter, r *request, status int, v *view) {
+	for i := range v.Blocks {
+		for j := range v.Blocks[i].Actions {
+			if a := &v.Blocks[i].Actions[j]; a.Disabled == "" {
+				a.Disabled = r.mayChange()
+			}
+		}
+	}
+	var b bytes.Buffer
+	if err := c.templates.ExecuteTemplate(&b, "page", r.frame(v)); err != nil {
+		c.Logger.Error("console page not rendered", "path", r.URL.Path, "error", err)
+		http.Error(w, "The page could not be rendered; see the log of the process.", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // the client may have disconnected
+}
+
+// problemView is the page of an error.
+func problemView(r *request, p *admin.Problem) *view {
+	v := &view{Kind: fmt.Sprintf("Error %d", p.Status), Title: sentenceCase(p.Title),
+		Notes: []note{{Tone: "bad", Text: visible(p.Detail)}}}
+	if p.Status >= http.StatusInternalServerError {
+		v.Blocks = []block{{Text: "The rest of the console may work. This page was asked for at " +
+			r.now.In(r.zone).Format(time.TimeOnly) + ".", Fields: []field{{"Try again", []cell{link(r.URL.Path,
+			r.URL.RequestURI())}}}}}
+	}
+	return v
+}
+
+func loginView(next, problem string) *view {
+	return &view{Title: "Log in", Login: &loginForm{ownPath(next), problem}}
+}
+
+func sentenceCase(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}

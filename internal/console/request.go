@@ -1,0 +1,83 @@
+package console
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/adminauth"
+)
+
+// request is a request of an operator's browser.
+type request struct {
+	*http.Request
+	c    *Console
+	who  operator
+	zone *time.Location
+	now  time.Time
+	// nonce is in the policy of the response. Scripts, and attributes of htmx, count only with it.
+	nonce string
+}
+
+// operator is the person in front of the browser. Without a session it has no name.
+type operator struct {
+	name string
+	role adminauth.Role
+	// formToken is in each form of this operator. A foreign web page cannot know it.
+	formToken string
+}
+
+// mayChange returns why the operator may not make changes, or "".
+func (r *request) mayChange() string {
+	switch {
+	case r.c.ReadOnly:
+		return "This console is read-only (console.read_only)."
+	case r.who.role != adminauth.Operator:
+		return "Your token has the role reader. Changes need the role operator."
+	}
+	return ""
+}
+
+// newRequest identifies the operator of a request. The result is never nil. Errors: errNoSession.
+func (c *Console) newRequest(w http.ResponseWriter, hr *http.Request) (*request, error) {
+	r := &request{Request: hr, c: c, zone: zoneOf(hr), now: c.Now(), nonce: rand.Text()}
+	w.Header().Set("Content-Security-Policy", pagePolicy(r.nonce))
+	var err error
+	r.who, err = c.operatorOf(hr)
+	return r, err
+}
+
+// formToken signs the forms of a session, or of all browsers on this machine.
+func formToken(key []byte) string {
+	h := hmac.New(sha256.New, key)
+	_, _ = h.Write([]byte("postern console form")) // a hash never returns an error
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+const (
+	zoneCookie  = "postern_zone"
+	themeCookie = "postern_theme"
+)
+
+// zoneOf returns the time zone in which the browser wants times; UTC unless it says otherwise.
+func zoneOf(r *http.Request) *time.Location {
+	c, err := r.Cookie(zoneCookie)
+	if err != nil || len(c.Value) > 64 || c.Value == "Local" {
+		return time.UTC
+	}
+	zone, err := time.LoadLocation(c.Value)
+	if err != nil {
+		return time.UTC
+	}
+	return zone
+}
+
+func themeOf(r *http.Request) string {
+	if c, err := r.Cookie(themeCookie); err == nil && (c.Value == "light" || c.Value == "dark") {
+		return c.Value
+	}
+	return ""
+}

@@ -1,0 +1,79 @@
+package console
+
+import (
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/admin"
+)
+
+// pagePolicy is the content security policy of a page. Only scripts with the nonce run, no inline
+// style counts, and nothing is loaded from elsewhere.
+func pagePolicy(nonce string) string {
+	return "default-src 'none'; script-src 'self' 'nonce-" + nonce + "'; style-src 'self'; img-src 'self'; " +
+		"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; " +
+		"require-trusted-types-for 'script'; trusted-types htmx"
+}
+
+// closedPolicy is the policy of everything that is no page.
+const closedPolicy = "default-src 'none'; frame-ancestors 'none'; sandbox"
+
+// secure sets the headers of every response, and rejects requests that come by a foreign host name
+// or from a foreign web page.
+func (c *Console) secure(next http.Handler) http.Handler {
+	guard := http.NewCrossOriginProtection()
+	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
+		c.reject(w, hr, "cross-origin", "This form was sent by another web site. Open the console and try again.")
+	}))
+	next = guard.Handler(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", closedPolicy)
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()")
+		h.Set("Cache-Control", "no-store")
+		h.Set("X-Robots-Tag", "noindex")
+		if hr.TLS != nil {
+			h.Set("Strict-Transport-Security", "max-age=31536000")
+		}
+		if !c.isKnownHost(hr.Host) {
+			c.reject(w, hr, "foreign-host", "The console does not accept the host name "+hostOf(hr.Host)+
+				". Use 127.0.0.1 or localhost, or add the name to console.hosts.")
+			return
+		}
+		next.ServeHTTP(w, hr)
+	})
+}
+
+// isKnownHost reports whether a browser may use this host name. A web page can point its own name
+// to any address, but not an IP address or localhost.
+func (c *Console) isKnownHost(host string) bool {
+	name := hostOf(host)
+	if !c.RequireTokens {
+		ip := net.ParseIP(name)
+		return name == "localhost" || ip != nil && ip.IsLoopback() || slices.Contains(c.Hosts, name)
+	}
+	return name == "localhost" || net.ParseIP(name) != nil || slices.Contains(c.Hosts, name)
+}
+
+// hostOf returns the name in a Host header, in lower case and without port and brackets.
+func hostOf(host string) string {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))
+}
+
+// reject writes the page of a request that does not get to its page.
+func (c *Console) reject(w http.ResponseWriter, hr *http.Request, problem, detail string) {
+	r := &request{Request: hr, c: c, zone: zoneOf(hr), now: c.Now()}
+	w.Header().Set("Content-Security-Policy", pagePolicy(""))
+	p := admin.NewProblem(problem, detail)
+	c.render(w, r, p.Status, problemView(r, p))
+}

@@ -1,0 +1,227 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/adminauth"
+)
+
+// errNoSession means that the browser must log in first.
+var errNoSession = errors.New("no session")
+
+// The names of the session's cookie. Browsers send the first one to the host that set it only, and
+// only over HTTPS. The second one is for plain HTTP on loopback.
+const (
+	secureCookie   = "__Host-postern"
+	loopbackCookie = "postern_console"
+)
+
+// cookieName returns the name of the session's cookie for a request. A proxy that terminates TLS
+// reaches the console over plain HTTP, so only loopback names may do without HTTPS.
+func cookieName(r *http.Request) string {
+	name := hostOf(r.Host)
+	if ip := net.ParseIP(name); r.TLS == nil && (name == "localhost" || ip != nil && ip.IsLoopback()) {
+		return loopbackCookie
+	}
+	return secureCookie
+}
+
+// operatorOf identifies the operator by the session. Where no token is required, a browser without
+// session may do everything. Errors: errNoSession, and those of the database.
+func (c *Console) operatorOf(r *http.Request) (operator, error) {
+	cookie, err := r.Cookie(cookieName(r))
+	if err == nil {
+		ctx, cancel := context.WithTimeout(r.Context(), pageTimeout)
+		defer cancel()
+		s, err := adminauth.FindSession(ctx, c.Sessions, cookie.Value)
+		if err == nil {
+			return operator{s.Token, s.Role, formToken([]byte(cookie.Value))}, nil
+		}
+		if !errors.Is(err, adminauth.ErrUnknownToken) {
+			return operator{}, err
+		}
+	}
+	if c.RequireTokens {
+		return operator{}, errNoSession
+	}
+	return operator{role: adminauth.Operator, formToken: formToken(c.formKey)}, nil
+}
+
+func (c *Console) addSessionRoutes(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+Prefix+"login", c.showLogin)
+	mux.HandleFunc("POST "+Prefix+"login", c.login)
+	mux.HandleFunc("POST "+Prefix+"logout", c.logout)
+	mux.HandleFunc("POST "+Prefix+"settings", c.saveSettings)
+}
+
+// loginPath is the login's address, after which the browser goes on to the page that it wanted.
+func loginPath(wanted *url.URL) string {
+	return Prefix + "login?" + url.Values{"next": {wanted.RequestURI()}}.Encode()
+}
+
+// ownPath returns an address of the console, and its first page for any other address.
+func ownPath(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Host != "" || u.Scheme != "" || !strings.HasPrefix(u.Path, Prefix) ||
+		strings.Contains(address, "\\") || strings.HasPrefix(address, "//") {
+		return Prefix
+	}
+	return u.RequestURI()
+}
+
+func (c *Console) showLogin(w http.ResponseWriter, hr *http.Request) {
+	r, err := c.newRequest(w, hr)
+	if err == nil && r.who.name != "" {
+		http.Redirect(w, hr, ownPath(hr.FormValue("next")), http.StatusSeeOther)
+		return
+	}
+	c.render(w, r, http.StatusOK, loginView(hr.FormValue("next"), ""))
+}
+
+// maxFormBytes limits the body of a form.
+const maxFormBytes = 256 << 10
+
+// login exchanges a token for a session. The session has a new id, whatever the browser sent.
+func (c *Console) login(w http.ResponseWriter, hr *http.Request) {
+	hr.Body = http.MaxBytesReader(w, hr.Body, maxFormBytes)
+	r, _ := c.newRequest(w, hr)
+	next := ownPath(hr.PostFormValue("next"))
+	address := addressOf(hr)
+	if wait := c.logins.wait(address); wait > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds())+1))
+		c.render(w, r, http.StatusTooManyRequests, loginView(next, "Too many attempts. Try again in a minute."))
+		return
+	}
+	ctx, cancel := context.WithTimeout(hr.Context(), pageTimeout)
+	defer cancel()
+	name, _, err := c.Tokens.Check(ctx, strings.TrimSpace(hr.PostFormValue("token")))
+	if errors.Is(err, adminauth.ErrUnknownToken) {
+		c.logins.failed(address)
+		c.render(w, r, http.StatusUnauthorized, loginView(next,
+			"This token does not exist, is revoked, or has expired. Create one: postern token create."))
+		return
+	}
+	var secret string
+	if err == nil {
+		secret, err = adminauth.CreateSession(ctx, c.Sessions, name, hr.RemoteAddr, hr.UserAgent())
+	}
+	if err != nil {
+		c.fail(w, r, err)
+		return
+	}
+	setCookie(w, hr, cookieName(hr), secret, 0)
+	http.Redirect(w, hr, next, http.StatusSeeOther)
+}
+
+// logout ends the session.
+func (c *Console) logout(w http.ResponseWriter, hr *http.Request) {
+	r, err := c.newRequest(w, hr)
+	if err == nil {
+		err = c.checkForm(r)
+	}
+	if err == nil {
+		if cookie, cookieErr := hr.Cookie(cookieName(hr)); cookieErr == nil {
+			ctx, cancel := context.WithTimeout(hr.Context(), pageTimeout)
+			defer cancel()
+			err = adminauth.DeleteSession(ctx, c.Sessions, cookie.Value)
+		}
+	}
+	if err != nil {
+		c.fail(w, r, err)
+		return
+	}
+	setCookie(w, hr, cookieName(hr), "", -1)
+	http.Redirect(w, hr, Prefix, http.StatusSeeOther)
+}
+
+// saveSettings stores the browser's time zone and theme in cookies.
+func (c *Console) saveSettings(w http.ResponseWriter, hr *http.Request) {
+	hr.Body = http.MaxBytesReader(w, hr.Body, maxFormBytes)
+	const year = 365 * 24 * 3600
+	if zone := hr.PostFormValue("zone"); zone != "" && len(zone) <= 64 {
+		if _, err := time.LoadLocation(zone); err == nil {
+			setCookie(w, hr, zoneCookie, zone, year)
+		}
+	}
+	switch theme := hr.PostFormValue("theme"); theme {
+	case "light", "dark":
+		setCookie(w, hr, themeCookie, theme, year)
+	case "system":
+		setCookie(w, hr, themeCookie, "", -1)
+	}
+	http.Redirect(w, hr, ownPath(hr.PostFormValue("next")), http.StatusSeeOther)
+}
+
+func setCookie(w http.ResponseWriter, r *http.Request, name, value string, maxAge int) {
+	http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true,
+		Secure: cookieName(r) == secureCookie, SameSite: http.SameSiteStrictMode})
+}
+
+// checkForm returns an error for a form that this console did not make for this operator.
+func (c *Console) checkForm(r *request) error {
+	if got := r.PostFormValue("form_token"); got == "" || !equalText(got, r.who.formToken) {
+		return admin.NewProblem("invalid", "The form is out of date. Open the page again and repeat the change.")
+	}
+	return nil
+}
+
+func addressOf(r *http.Request) string {
+	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		return host
+	}
+	return r.RemoteAddr
+}
+
+const (
+	// maxFailedLogins is how many failed logins an address has in a minute.
+	maxFailedLogins = 5
+	// maxLimitedAddresses limits the memory for addresses. When it is full, all addresses wait.
+	maxLimitedAddresses = 10_000
+)
+
+// loginLimiter counts failed logins by address and minute.
+type loginLimiter struct {
+	now    func() time.Time
+	mu     sync.Mutex
+	minute time.Time
+	counts map[string]int
+}
+
+func newLoginLimiter(now func() time.Time) *loginLimiter {
+	return &loginLimiter{now: now, counts: map[string]int{}}
+}
+
+// wait returns how long an address must wait until its next attempt.
+func (l *loginLimiter) wait(address string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.startMinute()
+	if l.counts[address] < maxFailedLogins && len(l.counts) < maxLimitedAddresses {
+		return 0
+	}
+	return l.minute.Add(time.Minute).Sub(l.now())
+}
+
+func (l *loginLimiter) failed(address string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.startMinute()
+	l.counts[address]++
+}
+
+// startMinute forgets the counts of the minute before.
+func (l *loginLimiter) startMinute() {
+	if minute := l.now().Truncate(time.Minute); !minute.Equal(l.minute) {
+		l.minute = minute
+		clear(l.counts)
+	}
+}
