@@ -40,6 +40,7 @@ objects               operator s processor siu
 orphans               processor sid
 outbox                operator si processor sidu
 outcomes              operator s processor siu
+processes             operator sidu
 rate_budgets          operator s processor siu
 recent_missing        processor sidu
 redacted_events       gateway s operator s processor s

@@ -1611,6 +1611,51 @@ ALTER TABLE postern.outbox ALTER COLUMN batch ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+CREATE TABLE postern.processes (
+    id text NOT NULL,
+    kind text NOT NULL,
+    host text NOT NULL,
+    pid integer NOT NULL,
+    version text NOT NULL,
+    admin_address text NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    reported_at timestamp with time zone NOT NULL,
+    not_ready text NOT NULL,
+    config_loaded_at timestamp with time zone NOT NULL,
+    config_digest text NOT NULL,
+    can_reprocess boolean NOT NULL,
+    CONSTRAINT processes_kind_check CHECK ((kind = ANY (ARRAY['gateway'::text, 'processor'::text, 'serve'::text, 'dev'::text])))
+)
+WITH (fillfactor='50');
+
+ALTER TABLE postern.processes OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.processes IS 'Running processes. Each reports every 10 seconds, and deletes its row when it stops. The others delete rows that were not reported for an hour.';
+
+COMMENT ON COLUMN postern.processes.id IS 'Random name of this start of the process.';
+
+COMMENT ON COLUMN postern.processes.kind IS 'gateway, processor, serve or dev.';
+
+COMMENT ON COLUMN postern.processes.host IS 'Name of the machine.';
+
+COMMENT ON COLUMN postern.processes.pid IS 'Number of the process on the machine.';
+
+COMMENT ON COLUMN postern.processes.version IS 'Version and commit of the program.';
+
+COMMENT ON COLUMN postern.processes.admin_address IS 'Address of its admin listener.';
+
+COMMENT ON COLUMN postern.processes.started_at IS 'Time of the start.';
+
+COMMENT ON COLUMN postern.processes.reported_at IS 'Time of the last report.';
+
+COMMENT ON COLUMN postern.processes.not_ready IS 'Reason why it cannot do its work. Empty if it can.';
+
+COMMENT ON COLUMN postern.processes.config_loaded_at IS 'Time at which it loaded its current sources and rules.';
+
+COMMENT ON COLUMN postern.processes.config_digest IS 'Digest of the sections that are reloaded, without secrets. Processes with equal sections have the same digest.';
+
+COMMENT ON COLUMN postern.processes.can_reprocess IS 'True if it can reprocess rejections: it has the signing secrets, and may append.';
+
 CREATE TABLE postern.rate_budgets (
     source integer NOT NULL,
     account text NOT NULL,
@@ -2386,6 +2431,9 @@ ALTER TABLE ONLY postern.outbox
 ALTER TABLE ONLY postern.outcomes
     ADD CONSTRAINT outcomes_pkey PRIMARY KEY (event_id, run);
 
+ALTER TABLE ONLY postern.processes
+    ADD CONSTRAINT processes_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY postern.rate_budgets
     ADD CONSTRAINT rate_budgets_pkey PRIMARY KEY (source, account);
 
@@ -2688,6 +2736,8 @@ GRANT SELECT,INSERT,DELETE ON TABLE postern.orphans TO postern_processor;
 
 GRANT SELECT,INSERT ON TABLE postern.outbox TO postern_operator;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.outbox TO postern_processor;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.processes TO postern_operator;
 
 GRANT SELECT ON TABLE postern.rate_budgets TO postern_operator;
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.rate_budgets TO postern_processor;

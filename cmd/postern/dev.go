@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/settings"
@@ -32,7 +33,8 @@ func (f *localFlags) addTo(cmd *cobra.Command) {
 
 // local describes how dev and serve run an instance.
 type local struct {
-	use config.Use
+	kind string
+	use  config.Use
 	// edit changes the configuration at the start and at each reload.
 	edit func(*config.Config) error
 	// cluster starts a private PostgreSQL if the configuration names no database.
@@ -58,8 +60,8 @@ func (f *localFlags) run(x *call, l local) error {
 
 // runInstance starts the instance and runs it until the context ends.
 func (f *localFlags) runInstance(x *call, l local, stderr io.Writer, cancel func()) error {
-	o := app.LocalOptions{OnStopping: cancel, Dir: x.dir, File: x.config, Cluster: l.cluster, NATSPort: f.natsPort,
-		Out: l.out}
+	o := app.LocalOptions{OnStopping: cancel, Dir: x.dir, File: x.config, Cluster: l.cluster, Kind: l.kind,
+		NATSPort: f.natsPort, Out: l.out}
 	if l.hangup {
 		o.Hangup = app.ReloadsOnHangup(x.ctx)
 	}
@@ -122,7 +124,8 @@ SIGHUP; other settings need a restart.`,
 				}
 				return cfg.ReplaceSecret(source, secretFile)
 			}
-			return f.run(x, local{use: config.ForDev, edit: edit, cluster: true, hangup: x.config != "", out: x.out})
+			return f.run(x, local{kind: activity.Dev, use: config.ForDev, edit: edit, cluster: true,
+				hangup: x.config != "", out: x.out})
 		},
 	}.build(c)
 }
@@ -163,7 +166,7 @@ at a SIGHUP; other settings need a restart.`,
 				}
 				return nil
 			}
-			return f.run(x, local{use: config.ForGateway, edit: edit, hangup: true})
+			return f.run(x, local{kind: activity.Serve, use: config.ForGateway, edit: edit, hangup: true})
 		},
 	}.build(c)
 }

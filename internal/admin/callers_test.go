@@ -278,3 +278,24 @@ func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	}
 	return got
 }
+
+// A caller learns who it is, what it may do, and which process responds.
+func TestMe_eachCaller_seesItsRights(t *testing.T) {
+	t.Parallel()
+	h, reader, operator := setup(t).guarded(t, admin.Options{ProcessID: "p"})
+	for _, tc := range []struct {
+		authorization []string
+		want          string
+	}{
+		{nil, `{"name":"","role":"operator","via":"loopback","allowed":["read","change","profile"],"process":"p"}`},
+		{[]string{"Bearer " + reader},
+			`{"name":"grafana","role":"reader","via":"token","allowed":["read"],"process":"p"}`},
+		{[]string{"Bearer " + operator},
+			`{"name":"deploy","role":"operator","via":"token","allowed":["read","change","profile"],"process":"p"}`},
+	} {
+		res := request(h, http.MethodGet, "/api/v1/me", "localhost", tc.authorization...)
+		if got := strings.TrimSpace(res.Body.String()); got != tc.want {
+			t.Errorf("%d %s, want %s", res.Code, got, tc.want)
+		}
+	}
+}

@@ -51,6 +51,8 @@ type Options struct {
 	// Rule returns a currently configured rule, or nil where none has that name. A nil function:
 	// this process has no rules.
 	Rule func(name string) (*rules.Rule, error)
+	// ProcessID is the id under which this process reports itself; "": it does not.
+	ProcessID string
 	// Retention is the configured policy.
 	Retention retention.Policy
 	// Logger gets a line per request; nil: nothing is logged.

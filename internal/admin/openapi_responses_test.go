@@ -219,12 +219,16 @@ func (b *testBundle) filled(t *testing.T) {
 			(1, 1, '', 'order', '7', 'mirror_older', '[{"path": "state.a", "before": null, "after": 1}]', '', 1),
 			(1, 1, '', 'order', '8', 'orphan', '[]', 'why', NULL);
 		INSERT INTO spools (spool, location, drained_at, reported_at, deliveries, bytes)
-			VALUES ('other', 'here:/spool', '-infinity', now(), NULL, NULL)`)
+			VALUES ('other', 'here:/spool', '-infinity', now(), NULL, NULL);
+		INSERT INTO processes (id, kind, host, pid, version, admin_address, started_at, reported_at, not_ready,
+			config_loaded_at, config_digest, can_reprocess)
+			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), 'no', now(), '', true)`)
 }
 
 // reads are addresses of the routes that only read, except the comparison of a rebuild. Run 1 is an
 // object scan.
-var reads = []string{"/events", "/events?status=dead&type=order.*&limit=1&since=1h&until=2099-01-01&account=",
+var reads = []string{"/me", "/processes", "/events",
+	"/events?status=dead&type=order.*&limit=1&since=1h&until=2099-01-01&account=",
 	"/events/second", "/conflicts", "/objects", "/objects?ambiguous=true", "/objects/stripe/order/7",
 	"/objects/stripe/order/8", "/outcomes?run=live&status=dead", "/rejections", "/rejections/1", "/redactions",
 	"/audit", "/retention", "/runs", "/runs/1", "/runs/1/drift", "/runs/1/differences",

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
+	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
@@ -51,6 +52,11 @@ type (
 // idempotency key.
 func (h *handler) routes() []route {
 	return []route{
+		{http.MethodGet, "/me", "Show who calls, and what the caller may do", none{},
+			reflect.TypeFor[*operations.Caller](), h.me},
+		get(h, "/processes", "List the processes of the instance with their state",
+			operations.ListPages(activity.Processes)),
+
 		get(h, "/events", "List events, the newest first", operations.Events),
 		get(h, "/events/:id", "Show all that is stored of an event: receipt, conflicts, outcomes, body",
 			operations.Event),
@@ -197,6 +203,14 @@ func byID[T any](show func(context.Context, postgres.DB, int64) (T, error)) read
 
 func byName[T any](show func(context.Context, postgres.DB, string) (T, error)) reading[nameParams, T] {
 	return func(ctx context.Context, pool *pgxpool.Pool, p nameParams) (T, error) { return show(ctx, pool, p.Name) }
+}
+
+// me is an operation that depends on the caller only.
+func (h *handler) me(_ context.Context, c echo.Context) (any, error) {
+	if err := decode(c, &none{}); err != nil {
+		return nil, err
+	}
+	return operations.Me(requesterOf(c).Actor, callerOf(c).role, h.ProcessID), nil
 }
 
 // none are the parameters of an operation without parameters.

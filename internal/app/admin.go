@@ -31,10 +31,11 @@ const (
 // addAdmin adds the admin listener with health, metrics and the JSON interface. It uses the
 // operator role.
 func (a *App) addAdmin(ctx context.Context) error {
-	pool, err := a.pool(ctx, string(a.Config.Database.URL), "postern_operator", 4)
-	if err != nil {
+	pool := a.adminPool
+	if err := a.checkAdminPool(ctx); err != nil {
 		return err
 	}
+	var err error
 	if a.adminListener, err = a.listen(ctx, "admin", a.Config.Admin.ListenOr(a.AdminListen)); err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func (a *App) addAdmin(ctx context.Context) error {
 	api := admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
 		Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
 		DeniedRequests: deniedRequests, RequireTokens: require, Tokens: tokens,
-		OpenMetrics: a.Config.Admin.OpenMetrics,
+		OpenMetrics: a.Config.Admin.OpenMetrics, ProcessID: a.id,
 		Endpoints:   func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
 		Rule:        func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})
 	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Tokens: tokens, RequireTokens: require})

@@ -6,6 +6,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -54,6 +55,8 @@ type Options struct {
 	OnStopping func()
 	// InstanceID is sent in config.InstanceHeader; "" omits the header.
 	InstanceID string
+	// Kind is the kind of the process, one of package activity; "" derives it from the parts.
+	Kind string
 	// Tune changes settings that the configuration does not offer; only tests use it.
 	Tune func(*Tuning)
 }
@@ -87,8 +90,14 @@ type App struct {
 	// databaseUnavailable is true if PostgreSQL did not respond at the start.
 	hasSpool, databaseUnavailable bool
 	onReload                      func(*config.Config)
-	// currentConfig is the configuration with the current sources.
+	// currentConfig is the configuration with the current sources; configLoaded says since when.
 	currentConfig atomic.Pointer[config.Config]
+	configLoaded  atomic.Pointer[configLoaded]
+	startedAt     time.Time
+	// id names this start of the process in the table processes.
+	id string
+	// adminPool serves the admin API and reports the process. It is closed last.
+	adminPool *pgxpool.Pool
 	// connections tracks all connections to PostgreSQL.
 	connections postgres.Connections
 	// unsafeServerSettings are the settings that PostgreSQL needs for durable commits and that are
@@ -109,8 +118,8 @@ const (
 // New builds the process, connects and binds. It starts nothing. After an error it has released
 // everything.
 func New(ctx context.Context, o Options) (_ *App, err error) {
-	a := &App{Options: o, metrics: telemetry.NewMetrics()}
-	a.currentConfig.Store(o.Config)
+	a := &App{Options: o, metrics: telemetry.NewMetrics(), startedAt: time.Now(), id: rand.Text()}
+	a.useConfig(o.Config)
 	a.unsafeServerSettings.Store(new([]string))
 	defer func() {
 		if err != nil {
@@ -140,6 +149,9 @@ func (a *App) build(ctx context.Context) error {
 	})
 	a.addTraces(ctx)
 	if err := a.registerWarnings(); err != nil {
+		return err
+	}
+	if err := a.addActivity(ctx, tuning); err != nil {
 		return err
 	}
 	if a.Gateway {

@@ -30,6 +30,8 @@ type LocalOptions struct {
 	Dir string
 	// Cluster starts a private PostgreSQL if the configuration names no database.
 	Cluster bool
+	// Kind is activity.Serve or activity.Dev.
+	Kind string
 	// NATSPort is the port of the embedded JetStream on 127.0.0.1. Zero means the port of the last
 	// start in Dir, or else a free one.
 	NATSPort int
@@ -113,7 +115,7 @@ func (l *Local) build(ctx context.Context) error {
 		}
 	}
 	parts := Options{Config: o.Config, Logger: o.Logger, Gateway: true, Processor: !l.databaseUnavailable,
-		AdminListen: config.DefaultAdminListen, Loader: o.Loader,
+		AdminListen: config.DefaultAdminListen, Loader: o.Loader, Kind: o.Kind,
 		Hangup: o.Hangup, OnStopping: o.OnStopping, InstanceID: l.id, Tune: o.Tune}
 	if l.databaseUnavailable {
 		parts.Migrate, parts.OnDatabaseReturned = l.migrate, func() { l.databaseReturned <- struct{}{} }

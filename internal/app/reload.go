@@ -162,7 +162,7 @@ func (r *reloader) apply(ctx context.Context, cfg *config.Config) error {
 	}
 	r.Logger.Info("configuration reloaded", attrs...)
 	r.current = cfg
-	r.currentConfig.Store(cfg)
+	r.useConfig(cfg)
 	if r.onReload != nil {
 		r.onReload(cfg)
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"time"
 
+	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/effects/jobs/windows"
@@ -31,6 +32,8 @@ type Tuning struct {
 	SenderRequestsInterval time.Duration
 	// RefetchInterval is the time between two searches for pending refetches.
 	RefetchInterval time.Duration
+	// ActivityInterval is the time between two reports of the process.
+	ActivityInterval time.Duration
 	// MaxSilence is how long a call to PostgreSQL may wait without any traffic.
 	MaxSilence time.Duration
 }
@@ -49,7 +52,8 @@ func newTuning(c *config.Config) Tuning {
 		Effects: runner.DefaultSettings, Windows: windows.DefaultSettings, Notify: notify.DefaultSettings,
 		Now: time.Now, ReloadInterval: reloadInterval, RetentionInterval: 10 * time.Minute,
 		SenderRequestsInterval: 10 * time.Second,
-		RefetchInterval:        time.Second, MaxSilence: defaultMaxSilence, Ingest: ingest.Settings{
+		RefetchInterval:        time.Second, ActivityInterval: activity.DefaultInterval,
+		MaxSilence: defaultMaxSilence, Ingest: ingest.Settings{
 			Deadline: c.Ingest.Deadline, StallAfter: time.Second, AcquireTimeout: time.Second, Queue: c.Ingest.Queue,
 			QueueBytes: int64(c.Ingest.QueueBytes), BatchMax: c.Ingest.BatchMax,
 			BatchBytes: int64(c.Ingest.BatchBytes), Writers: c.Ingest.Writers,

@@ -66,6 +66,7 @@ var rules = []rule{
 	{"internal/providerapi", 50, "calls a provider's API within the rate budget that all processes share"},
 	{"internal/watermarks", 50, "stores until when the log and the mirror are complete"},
 	{"internal/runs", 50, "stores and executes runs, with their cursors and schedules"},
+	{"internal/activity", 50, "the running processes, and how much they do, as they report it for operators"},
 	{"internal/adminauth", 50, "tokens, roles, idempotency keys and the audit trail of operators"},
 	{"internal/spool", 50, "stores deliveries on disk while PostgreSQL is unavailable"},
 	{"internal/events", 40, "stores and reads the append-only log of events"},

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +21,15 @@ func (c *Config) String() string {
 		return "config: " + err.Error()
 	}
 	return string(b)
+}
+
+// Digest returns a digest of the sections that a process reloads, without secrets. It does not
+// change with the value of a secret.
+func (c *Config) Digest() string {
+	reloaded := Config{Sources: c.Sources, Schedules: c.Schedules, Destinations: c.Destinations, Effects: c.Effects,
+		Notify: c.Notify}
+	sum := sha256.Sum256([]byte(reloaded.String()))
+	return hex.EncodeToString(sum[:8])
 }
 
 // LogValue logs the settings that distinguish one process from another, with secrets and passwords

@@ -224,3 +224,24 @@ func TestLoader_needRestart_namesChangedSettings(t *testing.T) {
 		}
 	}
 }
+
+// Processes with the same sources have the same digest, whatever their other settings and the
+// values of their secrets.
+func TestDigest_sections_decide(t *testing.T) {
+	t.Parallel()
+	digest := func(more, name, secret string) string {
+		c, err := config.Parse([]byte("database: {url: postgres://x}\n"+more+"sources:\n  a: {provider: stripe, "+
+			"secrets: [{name: "+name+", value: "+secret+"}]}\n"), func(string) string { return "" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Digest()
+	}
+	one := digest("", "n", "whsec_secret_of_the_tests")
+	if other := digest("ingest: {listen: 127.0.0.1:1}\n", "n", "whsec_another_of_the_tests"); other != one {
+		t.Errorf("the listen address or the secret changes the digest: %s, %s", one, other)
+	}
+	if other := digest("", "m", "whsec_secret_of_the_tests"); other == one {
+		t.Error("another name of the secret does not change the digest")
+	}
+}
