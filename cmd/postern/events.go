@@ -138,7 +138,10 @@ func printOutcomes(x *call, outcomes []events.Outcome) error {
 	}
 	fmt.Fprintln(x.out, "\nOutcomes")
 	for _, o := range outcomes {
-		due, original := o.Due.String(), ""
+		due, original, by := o.Due.String(), "", describeVersion(o.DecidedBy)
+		if o.DecidedByEvent != 0 {
+			by += fmt.Sprintf(", event %d", o.DecidedByEvent)
+		}
 		if o.Run != events.LiveRun {
 			due = "" // failures in a run are not retried automatically
 		}
@@ -147,7 +150,7 @@ func printOutcomes(x *call, outcomes []events.Outcome) error {
 		}
 		if err := printFields(x.out, "  run", events.RunName(o.Run), "  status", o.Status, "  instead of", original,
 			"  reason", o.Reason, "  object", describeObject(o.ObjectType, o.ObjectID),
-			"  version", describeVersion(o.Version), "  decided by", describeVersion(o.DecidedBy),
+			"  version", describeVersion(o.Version), "  decided by", by,
 			"  attempts", o.Attempts, "  next attempt", due, "  at", o.At); err != nil {
 			return err
 		}

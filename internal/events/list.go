@@ -199,12 +199,15 @@ type Outcome struct {
 	Reason     string `json:"reason"`
 	// Version is the event's own version, DecidedBy the version that the object had at the
 	// decision; null if there is none.
-	Version     json.RawMessage `json:"version"`
-	DecidedBy   json.RawMessage `json:"decided_by"`
-	Attempts    int             `json:"attempts"`
-	Due         Instant         `json:"due"`
-	At          Instant         `json:"at"`
-	RuleVersion int             `json:"rule_version"`
+	Version   json.RawMessage `json:"version"`
+	DecidedBy json.RawMessage `json:"decided_by"`
+	// DecidedByEvent is the event that made the version DecidedBy. It is found where one event is
+	// shown, not in lists, and left out if the event itself made it or it is too far back.
+	DecidedByEvent int64   `json:"decided_by_event,string,omitempty"`
+	Attempts       int     `json:"attempts"`
+	Due            Instant `json:"due"`
+	At             Instant `json:"at"`
+	RuleVersion    int     `json:"rule_version"`
 	// Original is the live outcome of the same event; null for a live outcome itself, and if there
 	// is none.
 	Original *Original `json:"original"`

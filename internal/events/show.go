@@ -31,6 +31,12 @@ type EventDetail struct {
 	Content
 	Conflicts []Conflict `json:"conflicts"`
 	Outcomes  []Outcome  `json:"outcomes"`
+	// The other events of the same delivery, at most 100.
+	Delivery []DeliveryMember `json:"delivery,omitempty"`
+	// PreviousEvent is the event of the same object before this one in the log, NextEvent the one
+	// after it. They are left out if there is none, and before the event is processed.
+	PreviousEvent int64 `json:"previous_event,string,omitempty"`
+	NextEvent     int64 `json:"next_event,string,omitempty"`
 }
 
 // Content is a body for JSON: text if it is valid UTF-8, else base64.
@@ -128,6 +134,9 @@ func (d *EventDetail) loadContent(ctx context.Context, pool *pgxpool.Pool) error
 		return fmt.Errorf("show event %d: %w", d.ID, err)
 	}
 	d.Content = MakeContent(body)
+	if err := d.loadDelivery(ctx, pool); err != nil {
+		return err
+	}
 	return d.loadRelated(ctx, pool)
 }
 
@@ -137,6 +146,9 @@ func (d *EventDetail) loadRelated(ctx context.Context, pool *pgxpool.Pool) error
 	var err error
 	if d.Outcomes, err = postgres.Collect(ctx, pool, ScanOutcome, outcomesOfEventSQL, d.ID); err != nil {
 		return fmt.Errorf("show outcomes of event %d: %w", d.ID, err)
+	}
+	if err := d.loadDecidedBy(ctx, pool); err != nil {
+		return err
 	}
 	if d.Conflicts, err = listConflictsOf(ctx, pool, d.ID); err != nil {
 		return err
