@@ -1,17 +1,13 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/operations"
 )
@@ -68,14 +64,6 @@ func printRejection(x *call, r *ingest.RejectionDetail) error {
 	return printBody(x, r.Body)
 }
 
-// rejectionSelection holds the rejections that `postern rejections verify` and `reprocess` work on,
-// and the current configuration of the sources.
-type rejectionSelection struct {
-	pool      *pgxpool.Pool
-	endpoints map[string]ingest.Endpoint
-	ids       []int64
-}
-
 func newRejectionsVerifyCommand(c *cli) *cobra.Command {
 	return command{
 		use: "verify [ID...]", short: "Verify rejected deliveries again with the current secrets",
@@ -87,13 +75,16 @@ now.`,
   postern rejections verify --source stripe --reason wrong_signature --since 1d --config postern.yaml`,
 		params: operations.Params(operations.RejectionParams{}), ids: "postern rejections list", check: checkSelection,
 		run: func(x *call) error {
-			a, err := selectRejections(x)
+			r, selection, err := newReprocessor(x)
 			if err != nil {
 				return err
 			}
-			out := &listPrinter[ingest.Reverification]{out: x.out, json: x.json(), columns: verifiedColumns,
-				emptyText: "No rejections."}
-			if err := a.verifyEach(x.ctx, out.addOne); err != nil {
+			out := &listPrinter[operations.ReprocessedRejection]{out: x.out, json: x.json(),
+				columns: verifiedColumns, emptyText: "No rejections."}
+			verify := func(s operations.RejectionSelection) (*operations.RejectionResults, error) {
+				return r.Verify(x.ctx, x.pool, s)
+			}
+			if err := eachRejection(selection, verify, out.addOne); err != nil {
 				return errors.Join(err, out.flush())
 			}
 			return out.end()
@@ -101,13 +92,13 @@ now.`,
 	}.build(c)
 }
 
-var verifiedColumns = []column[ingest.Reverification]{
-	{"ID", func(c ingest.Reverification) any { return c.ID }},
-	{"RECEIVED", func(c ingest.Reverification) any { return c.ReceivedAt }},
-	{"SOURCE", func(c ingest.Reverification) any { return c.Source }},
-	{"VALID", func(c ingest.Reverification) any { return c.Verified }},
-	{"EVENTS", func(c ingest.Reverification) any { return len(c.Events) }},
-	{"RESULT", func(c ingest.Reverification) any { return c.Result }},
+var verifiedColumns = []column[operations.ReprocessedRejection]{
+	{"ID", func(c operations.ReprocessedRejection) any { return c.ID }},
+	{"RECEIVED", func(c operations.ReprocessedRejection) any { return c.ReceivedAt }},
+	{"SOURCE", func(c operations.ReprocessedRejection) any { return c.Source }},
+	{"VALID", func(c operations.ReprocessedRejection) any { return c.Verified }},
+	{"EVENTS", func(c operations.ReprocessedRejection) any { return len(c.Events) }},
+	{"RESULT", func(c operations.ReprocessedRejection) any { return c.Result }},
 }
 
 func checkSelection(x *call) error {
@@ -117,63 +108,36 @@ func checkSelection(x *call) error {
 	return nil
 }
 
-// selectRejections finds the rejections by their ids or by a filter.
-func selectRejections(x *call) (*rejectionSelection, error) {
-	a := &rejectionSelection{pool: x.pool, endpoints: map[string]ingest.Endpoint{}, ids: x.ids}
+// newReprocessor returns a Reprocessor with the current configuration of the sources, and the
+// rejections that the call selects.
+func newReprocessor(x *call) (*operations.Reprocessor, operations.RejectionSelection, error) {
+	p, err := parse[operations.RejectionParams](x)
+	if err != nil {
+		return nil, operations.RejectionSelection{}, err
+	}
 	endpoints, err := x.endpoints(config.LoadDev)
-	if err != nil {
-		return nil, err
-	}
-	known, err := events.RegisterSources(x.ctx, x.pool, nil)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range endpoints {
-		a.endpoints[e.Source.Name] = ingest.Endpoint{Number: known.Number[e.Source.Name], Config: e.Source,
-			Provider: e.Provider}
-	}
-	if len(x.args) == 0 {
-		p, err := parse[operations.RejectionParams](x)
-		if err != nil {
-			return nil, err
-		}
-		if _, err = readPages(x.ctx, x.pool, operations.Rejections, p, 0, func(found []ingest.Rejection) error {
-			for _, r := range found {
-				a.ids = append(a.ids, r.ID)
-			}
-			return nil
-		}); err != nil {
-			return nil, err
-		}
-	}
-	slices.Sort(a.ids)
-	a.ids = slices.Compact(a.ids)
-	return a, err
+	return &operations.Reprocessor{Endpoints: func() []config.Endpoint { return endpoints }},
+		operations.RejectionSelection{IDs: x.ids, Source: p.Source, RejectionReason: p.Reason, Since: p.Since,
+			Until: p.Until}, err
 }
 
-// verifyEach verifies one rejection after the other. It skips those that were deleted meanwhile,
-// unless only one was selected.
-func (a *rejectionSelection) verifyEach(ctx context.Context, use func(ingest.Reverification) error) error {
-	for _, id := range a.ids {
-		if err := a.verifyOne(ctx, id, use); err != nil && (!errors.Is(err, events.ErrNotFound) || len(a.ids) == 1) {
+// eachRejection executes an operation for all selected rejections, with one request after the
+// other.
+func eachRejection(s operations.RejectionSelection,
+	do func(operations.RejectionSelection) (*operations.RejectionResults, error),
+	use func(operations.ReprocessedRejection) error) error {
+	for {
+		results, err := do(s)
+		if results != nil {
+			for _, item := range results.Items {
+				err = errors.Join(err, use(item))
+			}
+		}
+		if err != nil || results.Next == nil {
 			return err
 		}
+		s.Cursor = *results.Next
 	}
-	return nil
-}
-
-func (a *rejectionSelection) verifyOne(ctx context.Context, id int64, use func(ingest.Reverification) error) error {
-	r, err := ingest.ShowRejection(ctx, a.pool, id)
-	if err != nil {
-		return err
-	}
-	checked := ingest.Reverification{Rejection: r.Rejection,
-		Result: fmt.Sprintf("source %s is not in this configuration",
-			r.Source), Events: []ingest.ReverifiedEvent{}}
-	if ep, ok := a.endpoints[r.Source]; ok {
-		checked = ingest.Reverify(ep, r)
-	}
-	return use(checked)
 }
 
 func newRejectionsReprocessCommand(c *cli) *cobra.Command {
@@ -200,51 +164,43 @@ Storing needs the database access of a gateway: name a gateway's configuration w
 	}.build(c)
 }
 
-// reprocessed is the result of one rejection.
-type reprocessed struct {
-	ID     int64                    `json:"id"`
-	Source string                   `json:"source"`
-	Events []ingest.ReverifiedEvent `json:"events"`
-	// Stored are Postern's ids of the events, in the order of Events.
-	Stored []string `json:"stored"`
-	// Note says that the event was stored before, with the same or with other content.
-	Note string `json:"note"`
-}
-
-var reprocessedColumns = []column[reprocessed]{
-	{"REJECTION", func(r reprocessed) any { return r.ID }},
-	{"SOURCE", func(r reprocessed) any { return r.Source }},
-	{"EVENTS", func(r reprocessed) any { return strings.Join(r.Stored, ", ") }},
-	{"NOTE", func(r reprocessed) any { return r.Note }},
+var reprocessedColumns = []column[operations.ReprocessedRejection]{
+	{"REJECTION", func(r operations.ReprocessedRejection) any { return r.ID }},
+	{"SOURCE", func(r operations.ReprocessedRejection) any { return r.Source }},
+	{"EVENTS", func(r operations.ReprocessedRejection) any { return strings.Join(r.Stored, ", ") }},
+	{"NOTE", func(r operations.ReprocessedRejection) any { return r.Note }},
 }
 
 // reprocessValid verifies the rejections, asks for confirmation and stores the valid ones. If ids
 // were given, it returns an error unless all were stored.
 func reprocessValid(x *call) error {
-	a, err := selectRejections(x)
+	r, selection, err := newReprocessor(x)
 	if err != nil {
 		return err
 	}
-	valid, eventCount := 0, 0
-	err = a.verifyEach(x.ctx, func(c ingest.Reverification) error {
-		if c.Verified {
-			valid, eventCount = valid+1, eventCount+len(c.Events)
-		} else {
-			fmt.Fprintf(x.errs, "rejection %d stays: %s\n", c.ID, escapeControl(c.Result))
+	valid, remaining, eventCount := 0, 0, 0
+	verify := func(s operations.RejectionSelection) (*operations.RejectionResults, error) {
+		return r.Verify(x.ctx, x.pool, s)
+	}
+	err = eachRejection(selection, verify, func(item operations.ReprocessedRejection) error {
+		if item.Verified {
+			valid, eventCount = valid+1, eventCount+len(item.Events)
+			return nil
 		}
-		return nil
+		remaining++
+		_, err := fmt.Fprintf(x.errs, "rejection %d stays: %s\n", item.ID, escapeControl(item.Result))
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	remaining := len(a.ids) - valid
-	fmt.Fprintf(x.errs, "%d of %s valid now, with %s\n", valid, countOf(len(a.ids), "rejection"),
+	fmt.Fprintf(x.errs, "%d of %s valid now, with %s\n", valid, countOf(valid+remaining, "rejection"),
 		countOf(eventCount, "event"))
 	if valid > 0 {
 		if ok, err := x.confirm("Store them in the log?"); err != nil || !ok {
 			return err
 		}
-		if err := reprocess(x, a); err != nil {
+		if err := reprocess(x, r, selection); err != nil {
 			return err
 		}
 	}
@@ -254,38 +210,23 @@ func reprocessValid(x *call) error {
 	return nil
 }
 
-func reprocess(x *call, a *rejectionSelection) error {
-	log, err := x.connectAs(x.ctx, x.errs, gatewayRole, 2)
-	if err != nil {
+func reprocess(x *call, r *operations.Reprocessor, selection operations.RejectionSelection) (err error) {
+	if r.Pool, err = x.connectAs(x.ctx, x.errs, gatewayRole, 2); err != nil {
 		return fmt.Errorf(
 			"%w; storing deliveries needs a gateway's access: name a gateway's configuration with --config FILE", err)
 	}
-	defer log.Close()
-	out := &listPrinter[reprocessed]{out: x.out, json: x.json(), columns: reprocessedColumns,
+	defer r.Pool.Close()
+	out := &listPrinter[operations.ReprocessedRejection]{out: x.out, json: x.json(), columns: reprocessedColumns,
 		emptyText: "No deliveries were stored."}
-	err = a.verifyEach(x.ctx, func(c ingest.Reverification) error {
-		if !c.Verified {
+	store := func(s operations.RejectionSelection) (*operations.RejectionResults, error) {
+		return r.Reprocess(x.ctx, x.pool, operations.ReprocessParams{RejectionSelection: s, Reason: x.text("why")},
+			operator())
+	}
+	err = eachRejection(selection, store, func(item operations.ReprocessedRejection) error {
+		if !item.Verified {
 			return nil
 		}
-		receipts, err := ingest.Reprocess(x.ctx, log, &c, operator().Actor, x.text("why"))
-		if err != nil {
-			return err
-		}
-		return out.addOne(newReprocessed(&c, receipts))
+		return out.addOne(item)
 	})
 	return errors.Join(err, out.end())
-}
-
-func newReprocessed(c *ingest.Reverification, receipts []events.Receipt) reprocessed {
-	r := reprocessed{ID: c.ID, Source: c.Source, Events: c.Events, Stored: []string{}}
-	for _, receipt := range receipts {
-		r.Stored = append(r.Stored, toText(receipt.ID))
-		switch {
-		case receipt.Conflict:
-			r.Note = "the log has the event id with other content: kept as a conflict"
-		case receipt.Duplicate && r.Note == "":
-			r.Note = "already in the log"
-		}
-	}
-	return r
 }

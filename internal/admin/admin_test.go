@@ -48,8 +48,9 @@ func setup(t *testing.T) *testBundle {
 
 func (b *testBundle) serve(t *testing.T, pool *pgxpool.Pool) http.Handler {
 	return admin.New(admin.Options{Pool: pool, Logger: testkit.Logger(t),
-		Ready:   func(context.Context) error { return b.ready },
-		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "postern_up 1\n") })})
+		Ready:       func(context.Context) error { return b.ready },
+		Metrics:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "postern_up 1\n") }),
+		Reprocessor: b.reprocessor(t)})
 }
 
 // get sends a request to the handler and decodes the JSON response, which the OpenAPI document must

@@ -26,6 +26,7 @@ func (b *testBundle) guarded(t *testing.T, o admin.Options) (h http.Handler, rea
 	t.Helper()
 	pool := b.db.Role(t, "operator")
 	o.Pool, o.Logger, o.Tokens = pool, testkit.Logger(t), &adminauth.TokenCache{DB: pool}
+	o.Reprocessor = b.reprocessor(t)
 	o.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	return admin.New(o), token(t, pool, "grafana", adminauth.Reader), token(t, pool, "deploy", adminauth.Operator)
 }

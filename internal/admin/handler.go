@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/telemetry"
@@ -53,6 +54,8 @@ type Options struct {
 	Rule func(name string) (*rules.Rule, error)
 	// ProcessID is the id under which this process reports itself; "": it does not.
 	ProcessID string
+	// Reprocessor verifies rejected deliveries again; nil: this process cannot.
+	Reprocessor *operations.Reprocessor
 	// Retention is the configured policy.
 	Retention retention.Policy
 	// Logger gets a line per request; nil: nothing is logged.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -23,6 +24,10 @@ const releaseTimeout = 5 * time.Second
 
 const claimKey = "postern claim"
 
+// unstoredStatuses are those of client errors after which the same request may succeed later, or at
+// another process.
+var unstoredStatuses = []int{http.StatusTooManyRequests, http.StatusMisdirectedRequest}
+
 // claimOf returns the claim of a request with an idempotency key; nil for one without.
 func claimOf(c echo.Context) *adminauth.KeyClaim {
 	claim, _ := c.Get(claimKey).(*adminauth.KeyClaim)
@@ -30,8 +35,8 @@ func claimOf(c echo.Context) *adminauth.KeyClaim {
 }
 
 // withIdempotencyKey executes a request with an idempotency key once. The transaction of a change
-// stores the response (change). executeOnce stores an error response, except one with status 5xx or
-// 429. A request without a stored response, such as a preview, is executed again.
+// stores the response (change). executeOnce stores an error response, except one with status 5xx,
+// 421 or 429. A request without a stored response, such as a preview, is executed again.
 func (h *handler) withIdempotencyKey(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		key, err := idempotency.Key(c.Request().Header.Values(idempotency.Header))
@@ -98,7 +103,7 @@ func (h *handler) executeOnce(c echo.Context, claim *adminauth.KeyClaim, next ec
 		return nil
 	}
 	p := Describe(err)
-	if p.Status >= 500 || p.Status == http.StatusTooManyRequests || errors.Is(err, adminauth.ErrInProgress) {
+	if p.Status >= 500 || slices.Contains(unstoredStatuses, p.Status) || errors.Is(err, adminauth.ErrInProgress) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)

@@ -230,7 +230,7 @@ func (b *testBundle) filled(t *testing.T) {
 var reads = []string{"/me", "/processes", "/events",
 	"/events?status=dead&type=order.*&limit=1&since=1h&until=2099-01-01&account=",
 	"/events/second", "/conflicts", "/objects", "/objects?ambiguous=true", "/objects/stripe/order/7",
-	"/objects/stripe/order/8", "/outcomes?run=live&status=dead", "/rejections", "/rejections/1", "/redactions",
+	"/objects/stripe/order/8", "/outcomes?run=live&status=dead", "/rejections", "/rejections/2", "/redactions",
 	"/audit", "/retention", "/runs", "/runs/1", "/runs/1/drift", "/runs/1/differences",
 	"/runs/1/differences?kind=orphan&limit=1", "/schedules", "/schedules/nightly",
 	"/watermarks", "/refetches", "/effects", "/effects/1", "/effects/3", "/effects/5",
@@ -243,7 +243,7 @@ func (b *testBundle) everything(t *testing.T) http.Handler {
 	cfg, err := config.Parse([]byte(`
 database: {url: postgres://x/y}
 sources:
-  stripe: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
+  stripe: {provider: stripe, secrets: [{name: a, value: `+testSecret+`}]}
 destinations:
   mail: {url: "https://mail.example"}
 effects:
@@ -257,7 +257,8 @@ effects:
 	t.Cleanup(conn.Close)
 	testkit.Eventually(t, 30*time.Second, func() error { return conn.Ensure(t.Context(), stream.DefaultLimits) })
 	return admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t), Stream: conn,
-		Endpoints: cfg.Endpoints, Rule: func(name string) (*rules.Rule, error) { return cfg.Rule(name) }})
+		Reprocessor: b.reprocessor(t), Endpoints: cfg.Endpoints,
+		Rule: func(name string) (*rules.Rule, error) { return cfg.Rule(name) }})
 }
 
 // The document describes the results of all routes, read from a database that has rows for each.
@@ -317,7 +318,7 @@ func TestOpenAPI_requiredParameters_equalHandlers(t *testing.T) {
 		required := documented.Post.RequestBody.Value.Content.Get("application/json").Schema.Value.Required
 		var members map[string]any
 		must(t, json.Unmarshal([]byte(c.body), &members))
-		b.db.Exec(t, `REVOKE INSERT (actor, via, address, action, target, reason, run) ON audit FROM postern_operator`)
+		b.db.Exec(t, revokeAudit)
 		for name := range members {
 			without := maps.Clone(members)
 			delete(without, name)
@@ -329,7 +330,7 @@ func TestOpenAPI_requiredParameters_equalHandlers(t *testing.T) {
 				t.Errorf("%s without %s, required: %t: %d %v", c.route, name, want, status, p)
 			}
 		}
-		b.db.Exec(t, `GRANT INSERT (actor, via, address, action, target, reason, run) ON audit TO postern_operator`)
+		b.db.Exec(t, grantAudit)
 		if status, p := b.post(t, "/api/v1"+path, "application/json", c.body); status != http.StatusOK {
 			t.Errorf("%s: %d %v", c.route, status, p)
 		}

@@ -28,6 +28,8 @@ var operationIDs = map[string]string{
 	"GET /openapi.json":             "getOpenAPI",
 	"GET /rebuilds/:id/compare":     "compareRebuild",
 	"POST /refetches":               "requestRefetch",
+	"POST /rejections/reprocess":    "reprocessRejections",
+	"POST /rejections/verify":       "verifyRejections",
 	"POST /stream/republish-passes": "requestStreamRepublishPass",
 }
 
@@ -42,12 +44,16 @@ var required = map[string][]string{
 	"overwriteObject":     {"source", "object_id", "reason"},
 	"rejectEffect":        {"reason"},
 	"removeSpool":         {"reason"},
+	"reprocessRejections": {"reason"},
 	"requestRefetch":      {"source", "object_id"},
 	"resolveEffect":       {"step", "done", "reason"},
 	"retryEffect":         {"reason"},
 	"startRebuild":        {"source"},
 	"startReconciliation": {"source"},
 }
+
+// gatewayRoutes are the routes that only a gateway can execute.
+var gatewayRoutes = []string{"/rejections/verify", "/rejections/reprocess"}
 
 // dryRuns are the routes that can return the problems of a dry run.
 var dryRuns = []string{"/replays", "/effects/backtest"}
@@ -217,6 +223,9 @@ func (s *schemas) responses(r route, ok object) object {
 	for name, p := range problemTypes {
 		onlyPOST := slices.Contains([]string{"role", "idempotency-key", "in-flight", "key-reused"}, name)
 		onlyDryRun := slices.Contains([]string{"busy", "too-many"}, name)
+		if name == "other-process" && !slices.Contains(gatewayRoutes, r.path) {
+			continue
+		}
 		if name != "not-ready" && (!onlyPOST || r.method == http.MethodPost) &&
 			(!onlyDryRun || slices.Contains(dryRuns, r.path)) {
 			all[fmt.Sprint(p.status)] = object{"$ref": fmt.Sprint("#/components/responses/Problem", p.status)}

@@ -71,6 +71,8 @@ var problemTypes = map[string]problemType{
 			"--dry-run."},
 	"not-ready": {http.StatusServiceUnavailable, "not ready",
 		"The process cannot do its work now. Only /readyz returns this type; the detail has the reason."},
+	"other-process": {http.StatusMisdirectedRequest, "not offered by this process",
+		"Only another process can execute the request; the detail says which, and the command that does the same."},
 	"unavailable": {http.StatusServiceUnavailable, "database unavailable",
 		"PostgreSQL did not respond in time; see the log for the reason."},
 	"internal": {http.StatusInternalServerError, "internal error",
@@ -114,6 +116,8 @@ func Describe(err error) *Problem {
 		return NewProblem("key-reused", "")
 	case errors.As(err, &tooMany):
 		return NewProblem("too-many", err.Error())
+	case errors.Is(err, operations.ErrNoReprocessor):
+		return NewProblem("other-process", err.Error())
 	case errors.Is(err, events.ErrInvalid):
 		return NewProblem("invalid", err.Error())
 	case errors.Is(err, events.ErrNotFound):

@@ -71,6 +71,10 @@ func (h *handler) routes() []route {
 		get(h, "/rejections", "List rejected deliveries, the newest first", operations.Rejections),
 		get(h, "/rejections/:id", "Show a rejected delivery: the reason, headers and body",
 			byID(ingest.ShowRejection)),
+		post(h, "/rejections/verify", "Verify rejected deliveries again with the current secrets; nothing is written",
+			h.verifyRejections),
+		post(h, "/rejections/reprocess", "Store rejected deliveries that are valid now; a reason is required",
+			h.Reprocessor.Reprocess),
 		get(h, "/redactions", "List executed redactions, the newest first", operations.ListPages(redaction.List)),
 		get(h, "/audit", "List changes by operators, the newest first", operations.Audit),
 		get(h, "/retention", "Show the maximum ages, and the days of the log with their drop dates", h.retention),
@@ -228,6 +232,11 @@ func drift(ctx context.Context, pool *pgxpool.Pool, p idParams) (*objectscan.Dri
 
 func (h *handler) stream(ctx context.Context, pool *pgxpool.Pool, _ none) (*operations.StreamView, error) {
 	return operations.Stream(ctx, pool, h.Stream)
+}
+
+func (h *handler) verifyRejections(ctx context.Context, pool *pgxpool.Pool, p operations.RejectionSelection,
+	_ operations.Requester) (*operations.RejectionResults, error) {
+	return h.Reprocessor.Verify(ctx, pool, p)
 }
 
 // replayBody are the parameters of a replay. The reference has the comments of these fields.

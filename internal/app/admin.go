@@ -54,9 +54,9 @@ func (a *App) addAdmin(ctx context.Context) error {
 	api := admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
 		Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
 		DeniedRequests: deniedRequests, RequireTokens: require, Tokens: tokens,
-		OpenMetrics: a.Config.Admin.OpenMetrics, ProcessID: a.id,
-		Endpoints:   func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
-		Rule:        func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})
+		OpenMetrics: a.Config.Admin.OpenMetrics, ProcessID: a.id, Reprocessor: a.reprocessor,
+		Endpoints: func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
+		Rule:      func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})
 	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Tokens: tokens, RequireTokens: require})
 	if err != nil {
 		return err

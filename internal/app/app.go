@@ -25,6 +25,7 @@ import (
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/notify"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/redaction"
@@ -84,6 +85,8 @@ type App struct {
 	planner        *runs.Planner
 	senderRequests *redaction.AutoRedactor
 	apiClients     *apiClients
+	// reprocessor verifies rejected deliveries again; nil without a gateway.
+	reprocessor *operations.Reprocessor
 	// anyStreamConn is the first connection to JetStream, for reading its state.
 	anyStreamConn *stream.Conn
 	// hasSpool is true if the process can work without PostgreSQL until the spool is full.

@@ -6,7 +6,9 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/ingest"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/telemetry"
@@ -66,5 +68,14 @@ func (a *App) addGateway(ctx context.Context, t Tuning) error {
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxHTTP2Streams}},
 		cfg.Ingest.TLS.Cert, cfg.Ingest.TLS.Key)
 	a.stack.Defer("readiness", func(context.Context) error { server.Drain(); return nil })
-	return nil
+	return a.addReprocessor(ctx)
+}
+
+// addReprocessor lets operators verify rejected deliveries again. It has its own connections, so
+// that it never delays deliveries.
+func (a *App) addReprocessor(ctx context.Context) error {
+	pool, err := a.namedPool(ctx, string(a.Config.Database.URL), "postern_gateway", "postern_gateway_reprocess", 2)
+	a.reprocessor = &operations.Reprocessor{Pool: pool,
+		Endpoints: func() []config.Endpoint { return a.currentConfig.Load().Endpoints() }}
+	return err
 }

@@ -60,10 +60,16 @@ FROM rejections r JOIN sources s ON s.number = r.source WHERE `
 const (
 	rejectionPageStartSQL = `SELECT id FROM rejections WHERE id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1`
 
-	rejectionsSQL = rejectionColumns + `r.id < $1 AND r.id >= $2 AND ($3::int IS NULL OR r.source = $3)
-		AND ($4::text IS NULL OR r.reason = $4)
-  AND ($5::timestamptz IS NULL OR r.received_at >= $5) AND ($6::timestamptz IS NULL OR r.received_at < $6)
+	rejectionsSQL = rejectionColumns + `r.id < $1 AND r.id >= $2` + rejectionConditions + `
 ORDER BY r.id DESC LIMIT $7`
+
+	rejectionConditions = ` AND ($3::int IS NULL OR r.source = $3) AND ($4::text IS NULL OR r.reason = $4)
+  AND ($5::timestamptz IS NULL OR r.received_at >= $5) AND ($6::timestamptz IS NULL OR r.received_at < $6)`
+
+	rejectionPageEndSQL = `SELECT id FROM rejections WHERE id > $1 ORDER BY id OFFSET $2 LIMIT 1`
+
+	rejectionIDsSQL = `SELECT r.id FROM rejections r WHERE r.id > $1 AND r.id <= $2` + rejectionConditions + `
+ORDER BY r.id LIMIT $7`
 
 	oneRejectionSQL = rejectionColumns + `r.id = $1`
 
@@ -82,13 +88,38 @@ func ListRejections(ctx context.Context, pool *pgxpool.Pool, f RejectionFilter, 
 			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return nil, err
 			}
-			return postgres.Collect(ctx, pool, scanRejection, rejectionsSQL, below, first, events.NilIfZero(f.Source),
-				events.NilIfZero(f.Reason), events.NilIfZero(f.Since), events.NilIfZero(f.Until), limit)
+			return postgres.Collect(ctx, pool, scanRejection, rejectionsSQL, f.args(below, first, limit)...)
 		})
 	if err == nil && page.Next == "" && first > 0 {
 		page.Next = events.MakeCursor(first)
 	}
 	return page, err
+}
+
+func (f *RejectionFilter) args(from, to int64, limit int) []any {
+	return []any{from, to, events.NilIfZero(f.Source), events.NilIfZero(f.Reason), events.NilIfZero(f.Since),
+		events.NilIfZero(f.Until), limit}
+}
+
+// RejectionIDs returns the ids of at most limit selected deliveries, the oldest first, beginning
+// after an id. More follow after next, unless it is 0.
+func RejectionIDs(ctx context.Context, db postgres.DB, f RejectionFilter, after int64, limit int) (ids []int64,
+	next int64, err error) {
+	last := int64(math.MaxInt64)
+	err = db.QueryRow(ctx, rejectionPageEndSQL, after, rejectionPageRows-1).Scan(&last)
+	if err == nil {
+		next = last
+	}
+	if err == nil || errors.Is(err, pgx.ErrNoRows) {
+		ids, err = postgres.Collect(ctx, db, pgx.RowTo[int64], rejectionIDsSQL, f.args(after, last, limit)...)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("select rejections: %w", err)
+	}
+	if len(ids) == limit {
+		next = ids[limit-1]
+	}
+	return ids, next, nil
 }
 
 // ShowRejection returns one rejected delivery with headers and body. Errors: events.ErrNotFound.

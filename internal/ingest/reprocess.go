@@ -25,12 +25,26 @@ type Reverification struct {
 	// Result is a message: it names the secret that verified the delivery, or the reason why none
 	// did.
 	Result string `json:"result"`
+	// Secret is the name of the secret that verified the delivery, and Scheme its signature scheme.
+	Secret string `json:"secret,omitzero"`
+	Scheme string `json:"scheme,omitzero"`
+	// ReasonNow is the reason why the delivery stays rejected: a reason of a rejection, or one of
+	// truncated (a part of the body is not stored), not_configured (this process has no such
+	// source) and not_storable.
+	ReasonNow string `json:"reason_now,omitzero"`
 	// Events are the delivery's events; empty if it is not verified.
 	Events []ReverifiedEvent `json:"events"`
 
 	delivery     events.Delivery
 	verification provider.Verification
 }
+
+// The reasons why a delivery stays rejected besides those of provider.Reason.
+const (
+	reasonTruncated     = "truncated"
+	reasonNotConfigured = "not_configured"
+	reasonNotStorable   = "not_storable"
+)
 
 // ReverifiedEvent is an event of a verified delivery.
 type ReverifiedEvent struct {
@@ -43,15 +57,22 @@ type ReverifiedEvent struct {
 
 // Reverify verifies a stored rejection as the ingest endpoint does, and reads its events. It has
 // only the stored part of the request: the headers that were allow-listed at that time, and the
-// query string where it is signed. It writes nothing.
+// query string where it is signed. An endpoint without a provider stands for a source that is not
+// configured. It writes nothing.
 func Reverify(ep Endpoint, r *RejectionDetail) (c Reverification) {
-	c = Reverification{Rejection: r.Rejection, Events: []ReverifiedEvent{}}
+	c = Reverification{Rejection: r.Rejection, Events: []ReverifiedEvent{}, ReasonNow: reasonNotStorable}
 	defer func() {
 		if fault := recover(); fault != nil {
 			c.Verified, c.Result = false, fmt.Sprintf("internal error while verifying the delivery: %v", fault)
+			c.ReasonNow = reasonNotStorable
 		}
 	}()
+	if ep.Provider == nil {
+		c.ReasonNow, c.Result = reasonNotConfigured, fmt.Sprintf("source %s is not in this configuration", r.Source)
+		return c
+	}
 	if r.Truncated {
+		c.ReasonNow = reasonTruncated
 		c.Result = fmt.Sprintf("only %d of %d bytes of the body were stored (rejections.max_body), so it cannot be "+
 			"verified", len(r.Body), r.Bytes)
 		return c
@@ -65,17 +86,21 @@ func Reverify(ep Endpoint, r *RejectionDetail) (c Reverification) {
 	var rejection *provider.Rejection
 	switch {
 	case errors.As(err, &rejection):
+		c.ReasonNow = string(rejection.Reason)
 		c.Result = "still rejected: " + string(rejection.Reason) + ": " + events.SanitizeText(rejection.Detail)
 	case err != nil:
 		c.Result = err.Error()
 	default:
-		c.Verified, c.Result = true, fmt.Sprintf("verified by secret %q (%s)", c.verification.Secret,
-			c.verification.Scheme)
+		c.Secret, c.Scheme = c.verification.Secret, c.verification.Scheme
+		c.Verified, c.ReasonNow, c.Result = true, "", fmt.Sprintf("verified by secret %q (%s)", c.Secret, c.Scheme)
 		ep.headers = ep.Provider.Headers()
 		c.delivery = toLogDelivery(ep, a.Delivery, c.verification, evs, a.Bodies)
 	}
 	return c
 }
+
+// DropBody releases the memory of the delivery, which Reprocess needs.
+func (c *Reverification) DropBody() { c.delivery = events.Delivery{} }
 
 var errHandshake = errors.New("verified, but it is a handshake and has no event: there is nothing to reprocess")
 

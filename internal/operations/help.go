@@ -123,8 +123,13 @@ var help = map[string]string{
 	"RedactParams.path":   "path of the value in bodies: $.customer.email, $.orders[*].email",
 	"RedactParams.value": "the value at the path, in upper or lower case; - reads it from standard input, so that no " +
 		"shell history contains it",
-	"RejectionParams.reason":   oneOf("rejection_reason"),
-	"RemoveSpoolParams.reason": "reason; required, and stored in the audit",
+	"RejectionParams.reason":    oneOf("rejection_reason"),
+	"RejectionSelection.cursor": "next_cursor of the previous request",
+	"RejectionSelection.ids": fmt.Sprintf("ids of rejections, separated by commas, at most %d; without ids the filter "+
+		"selects", maxRejections),
+	"RejectionSelection.rejection_reason": oneOf("rejection_reason"),
+	"ReprocessParams.reason":              "reason; required, stored in the audit and with each event",
+	"RemoveSpoolParams.reason":            "reason; required, and stored in the audit",
 	"ReplayParams.mode": "effects of the changes that the replay makes: state (the default: none, now or later), " +
 		"missing (only those without a ledger entry), force (the same as missing, and in addition the effects of " +
 		"the events happen again; an operator must approve the run). Events that are already applied make no change; " +

@@ -1,0 +1,151 @@
+package admin_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// testSecret is the secret of the source stripe.
+const testSecret = "whsec_secret_of_the_tests"
+
+func testSource(secret string) *provider.Source {
+	return &provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "second", Value: []byte(secret)}}}
+}
+
+// reprocessor verifies rejections with testSecret.
+func (b *testBundle) reprocessor(t *testing.T) *operations.Reprocessor {
+	return &operations.Reprocessor{Pool: b.db.Role(t, "gateway"), Endpoints: func() []config.Endpoint {
+		return []config.Endpoint{{Provider: stripe.Stripe{}, Source: testSource(testSecret)}}
+	}}
+}
+
+// reject stores a rejected delivery that is signed with a secret. n distinguishes its event.
+func (b *testBundle) reject(t *testing.T, n int, secret string) {
+	t.Helper()
+	p, at := stripe.Stripe{}, time.Now().Add(-48*time.Hour)
+	sample, err := p.MakeVariant(p.Samples()[0], n, at, true)
+	must(t, err)
+	d, err := p.Sign(testSource(secret), sample, at)
+	must(t, err)
+	headers, err := json.Marshal(map[string]string{"Stripe-Signature": d.Header.Get("Stripe-Signature")})
+	must(t, err)
+	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
+		VALUES ($1, 'wrong_signature', 'none of 1 secrets', '127.0.0.1', $2, $3, $4, length($4::bytea))`,
+		b.known.Number["stripe"], at, headers, d.Body)
+}
+
+// Verified deliveries are stored once, also if two requests ask for it, and the others stay with a
+// reason. A process that is no gateway says which process can do it.
+func TestRejections_reprocess_storesVerifiedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for n := range 3 {
+		b.reject(t, n, testSecret)
+	}
+	b.reject(t, 3, "whsec_forged")
+	b.reject(t, 4, testSecret)
+	b.db.Exec(t, `UPDATE rejections SET bytes = bytes + 1 WHERE id = 5;
+		INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
+		VALUES ((SELECT number FROM sources WHERE name = 'shop'), 'missing_signature', '', '', now(), '{}', 'x', 1)`)
+	summary := func(body map[string]any) string {
+		var all []string
+		for _, item := range body["items"].([]any) {
+			i := item.(map[string]any)
+			all = append(all, fmt.Sprint(i["id"], " ", i["secret"], " ", i["reason_now"], " ", len(i["events"].([]any)),
+				" ", len(i["stored"].([]any))))
+		}
+		return fmt.Sprintf("%s; %v verified, %v events, %v, %v", strings.Join(all, ", "), body["verified"],
+			body["events"], body["remaining"], body["next_cursor"])
+	}
+	const stay = "4 <nil> wrong_signature 0 0, 5 <nil> truncated 0 0, 6 <nil> not_configured 0 0"
+	for _, c := range []struct{ path, body, want string }{
+		{"verify", `{}`, "1 second <nil> 1 0, 2 second <nil> 1 0, 3 second <nil> 1 0, " + stay +
+			"; 3 verified, 3 events, map[not_configured:1 truncated:1 wrong_signature:1], <nil>"},
+		{"verify", `{"source": "shop", "since": "1h"}`, "6 <nil> not_configured 0 0; 0 verified, 0 events, " +
+			"map[not_configured:1], <nil>"},
+		{"verify", `{"ids": ""}`, "; 0 verified, 0 events, map[], <nil>"},
+		{"reprocess", `{"ids": "2,4,77", "reason": "rotated"}`, "2 second <nil> 1 1, 4 <nil> wrong_signature 0 0; " +
+			"1 verified, 1 events, map[wrong_signature:1], <nil>"},
+		{"reprocess", `{"rejection_reason": "wrong_signature", "reason": "rotated"}`, "1 second <nil> 1 1, " +
+			"3 second <nil> 1 1, 4 <nil> wrong_signature 0 0, 5 <nil> truncated 0 0; 2 verified, 2 events, " +
+			"map[truncated:1 wrong_signature:1], <nil>"},
+		{"reprocess", `{"reason": "rotated"}`, stay + "; 0 verified, 0 events, map[not_configured:1 truncated:1 " +
+			"wrong_signature:1], <nil>"},
+	} {
+		status, body := b.post(t, "/api/v1/rejections/"+c.path, "application/json", c.body)
+		if status != 200 {
+			t.Errorf("%s: %d %v", c.body, status, body)
+		} else if diff := cmp.Diff(c.want, summary(body)); diff != "" {
+			t.Errorf("%s %s: %s", c.path, c.body, diff)
+		}
+	}
+	if n := b.db.QueryStrings(t, `SELECT verification->>'reprocessed_reason' || ' ' || (verification->>'reprocessed_by')
+		FROM events`); len(n) != 3 || !strings.HasPrefix(n[0], "rotated admin API") {
+		t.Errorf("%q", n)
+	}
+	many := strings.TrimSuffix(strings.Repeat("1,", 1000), ",")
+	var tooMany strings.Builder
+	for i := range 1000 {
+		fmt.Fprint(&tooMany, " ", i+2)
+	}
+	for path, want := range map[string]string{
+		`reprocess {"ids": "1"}`:                                    "400 give a reason",
+		`reprocess {"ids": "1", "source": "stripe", "reason": "x"}`: "400 either ids of rejections or a filter",
+		`verify {"ids": "` + many + `,4"}`:                          "200",
+		`verify {"ids": "1` + tooMany.String() + `"}`:               "400 ids are given, and 1000 are allowed",
+		`verify {"ids": "99"}`:                                      "404 rejection 99",
+		`verify {"cursor": "x"}`:                                    "400 next_cursor",
+		`verify {"rejection_reason": "wrong"}`:                      "400 use one of missing_signature",
+		`verify {"source": "none"}`:                                 "400 known sources",
+		`verify {"reason": "wrong_signature"}`:                      "400 rejection_reason",
+		`reprocess {"reason": "x", "ids": "one"}`:                   "400 not an event id",
+	} {
+		route, body, _ := strings.Cut(path, " ")
+		code, text, _ := strings.Cut(want, " ")
+		status, p := b.post(t, "/api/v1/rejections/"+route, "application/json", body)
+		if fmt.Sprint(status) != code || !strings.Contains(fmt.Sprint(p), text) {
+			t.Errorf("%.60s: %d %v, want %s", path, status, p, want)
+		}
+	}
+	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t)})
+	for path, body := range map[string]string{"verify": "{}", "reprocess": `{"reason": "x"}`} {
+		status, p := b.post(t, "/api/v1/rejections/"+path, "application/json", body)
+		if status != http.StatusMisdirectedRequest || p["type"] != "urn:postern:problem:other-process" ||
+			!strings.Contains(fmt.Sprint(p["detail"]), "postern serve") {
+			t.Errorf("%s: %d %v", path, status, p)
+		}
+	}
+}
+
+// A request works on 1,000 deliveries, and the next one continues.
+func TestRejections_many_continueWithCursor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
+		SELECT $1, 'wrong_signature', '', '', now(), '{}', 'x', 1 FROM generate_series(1, 1001)`,
+		b.known.Number["stripe"])
+	b.reject(t, 1, testSecret)
+	const first = `{"source": "stripe", "reason": "x"}`
+	status, body := b.post(t, "/api/v1/rejections/reprocess", "application/json", first)
+	if status != 200 || len(body["items"].([]any)) != 1000 || body["verified"] != 0.0 {
+		t.Fatalf("%d %v", status, body["verified"])
+	}
+	status, body = b.post(t, "/api/v1/rejections/reprocess", "application/json",
+		fmt.Sprintf(`{"source": "stripe", "reason": "x", "cursor": %q}`, body["next_cursor"]))
+	if status != 200 || len(body["items"].([]any)) != 2 || body["verified"] != 1.0 || body["next_cursor"] != nil {
+		t.Errorf("%d %v", status, body)
+	}
+}
