@@ -46,6 +46,9 @@ func eventPage(ctx context.Context, r *request) (*view, error) {
 	if len(related.Items) > 0 {
 		v.Blocks = append(v.Blocks, effectBlock(r, related.Items))
 	}
+	if len(e.Delivery) > 0 {
+		v.Blocks = append(v.Blocks, deliveryBlock(e.Delivery))
+	}
 	if len(e.Conflicts) > 0 {
 		v.Blocks = append(v.Blocks, conflictBlock(r, e.Conflicts))
 	}
@@ -94,6 +97,10 @@ func eventNotes(r *request, e *events.EventDetail) (all []note) {
 		all = append(all, note{Tone: "info", Text: "Retention dropped the day of this event at " +
 			r.at(*e.DroppedAt).Text +
 			". Its id, source and outcomes remain."})
+	}
+	if o := liveOutcome(e); o != nil && o.DecidedByEvent != 0 {
+		winner := codeLink(id(o.DecidedByEvent), eventPath(o.DecidedByEvent))
+		all = append(all, note{Tone: "info", Text: "The stored version came with event", Link: &winner})
 	}
 	if e.RedactedAt != nil {
 		run := link("run "+id(e.Redaction), path("runs", id(e.Redaction)))
@@ -173,6 +180,7 @@ func receiptBlock(r *request, e *events.EventDetail) block {
 		fields = append(fields, field{"Object", []cell{r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID),
 			link("all its events", query(path("events"), "source", e.Source, "object_type", e.ObjectType, "object_id",
 				e.ObjectID))}})
+		fields = append(fields, neighborFields(e)...)
 	}
 	if e.Account != "" {
 		fields = append(fields, field{"Account", []cell{code(e.Account)}})
@@ -188,6 +196,21 @@ func receiptBlock(r *request, e *events.EventDetail) block {
 			text(fmt.Sprintf("event %d of its batch", e.DeliveryIndex+1))}})
 	}
 	return block{ID: "receipt", Heading: "Receipt", Fields: fields}
+}
+
+// neighborFields link to the events of the same object before and after this one.
+func neighborFields(e *events.EventDetail) (all []field) {
+	if e.PreviousEvent != 0 {
+		c := codeLink(id(e.PreviousEvent), eventPath(e.PreviousEvent))
+		c.Key = "["
+		all = append(all, field{"Event before", []cell{c}})
+	}
+	if e.NextEvent != 0 {
+		c := codeLink(id(e.NextEvent), eventPath(e.NextEvent))
+		c.Key = "]"
+		all = append(all, field{"Event after", []cell{c}})
+	}
+	return all
 }
 
 func verificationBlock(r *request, e *events.EventDetail) block {
@@ -221,7 +244,7 @@ func outcomeBlock(r *request, e *events.EventDetail) block {
 			at.Sub = "next attempt " + r.shortTime(o.Due.Time).Text
 		}
 		t.Rows = append(t.Rows, []cell{run, badge(o.Status), text(o.Reason), versionCell(o.Version),
-			versionCell(o.DecidedBy), at, number(o.Attempts)})
+			decidedByCell(o), at, number(o.Attempts)})
 	}
 	return block{ID: "outcomes", Heading: "Outcomes", Table: t}
 }
@@ -235,6 +258,15 @@ func versionCell(raw json.RawMessage) cell {
 	return text(v.String())
 }
 
+// decidedByCell shows the version that an outcome was decided by, with the event that made it.
+func decidedByCell(o *events.Outcome) cell {
+	c := versionCell(o.DecidedBy)
+	if o.DecidedByEvent != 0 {
+		c.Href, c.Title = eventPath(o.DecidedByEvent), "Event "+id(o.DecidedByEvent)
+	}
+	return c
+}
+
 func effectBlock(r *request, all []effects.Effect) block {
 	t := &table{Columns: []string{"Effect", "Rule", "State", "Planned"}}
 	for i := range all {
@@ -244,6 +276,16 @@ func effectBlock(r *request, all []effects.Effect) block {
 			r.at(f.PlannedAt)})
 	}
 	return block{ID: "effects", Heading: "Effects", Table: t}
+}
+
+func deliveryBlock(all []events.DeliveryMember) block {
+	t := &table{Columns: []string{"Position", "Event", "Type", "Provider's id"}}
+	for i := range all {
+		m := &all[i]
+		t.Rows = append(t.Rows, []cell{number(m.DeliveryIndex + 1), codeLink(id(m.ID), eventPath(m.ID)), text(m.EventType),
+			code(m.EventID)})
+	}
+	return block{ID: "delivery", Heading: "Other events of the same delivery", Table: t}
 }
 
 func conflictBlock(r *request, all []events.Conflict) block {

@@ -16,10 +16,10 @@ func (c *Console) pages() map[string]page {
 var eventList = list[operations.EventParams, events.Item]{
 	title: "Events", text: "Everything that the log has stored, the newest first.",
 	command: "events list", api: "/api/v1/events",
-	main: []string{"source", "status", "type", "object_type", "object_id", "since", "until"},
+	main: []string{"source", "status", "type", "object_id", "since", "until"},
 	presets: []preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"without outcome", "?status=pending"},
 		{"stale", "?status=stale"}, {"ambiguous", "?status=ambiguous"}, {"from reconciliations", "?origin=reconcile"}},
-	columns: []string{"Received", "Source", "Type", "Object", "Outcome", "Occurred", "Origin", "Provider's id"},
+	columns: []string{"Received", "Source", "Type", "Object", "Outcome", "Occurred", "Origin", "Event id"},
 	row:     eventRow,
 	read:    operations.Events,
 	empty: "No event fits. Events appear here as soon as a source receives one; try it with: " +
@@ -37,7 +37,7 @@ func eventRow(r *request, e *events.Item) []cell {
 	if e.Origin != events.OriginWebhook {
 		origin = text(e.Origin)
 	}
-	key := shorten(e.EventID, 40)
+	key := shorten(e.EventID, 24)
 	key.Code = true
 	status := badge(e.Status)
 	if e.Redacted {
@@ -52,7 +52,7 @@ func (r *request) objectCell(source, account, objectType, objectID string) cell 
 	if objectID == "" {
 		return cell{}
 	}
-	c := shorten(objectID, 48)
+	c := shorten(objectID, 28)
 	c.Code, c.Href, c.Sub = true, objectPath(source, account, objectType, objectID), objectType
 	return c
 }

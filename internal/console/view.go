@@ -85,6 +85,8 @@ type cell struct {
 	Code, Number bool
 	// Time is the time in RFC 3339 that the text shows.
 	Time string
+	// Key is the key that follows the link.
+	Key string
 	// Bar is a bar of 0 to 100 percent.
 	Bar    int
 	HasBar bool
