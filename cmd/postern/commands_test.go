@@ -31,7 +31,7 @@ import (
 // reading are the commands that change no stored data: they only read, or they run, send or write a
 // file.
 const reading = `audit list|config check|conflicts list|conflicts show|dev|doctor|drift report|drift show
-effects list|effects backtest|effects show|events list|events show|events tail|export|health|refetches list|init
+effects list|effects backtest|effects show|events list|events show|events tail|export|find|health|refetches list|init
 migrate status|notify test|objects list|objects show|outcomes list|providers list|providers show|providers test
 rebuild compare|redact list|redact pending|rejections list|rejections show|rejections verify|retention show
 runs list|runs show|runs watch|schedules list|schedules show|send|serve|spool list|stream status|token list|top

@@ -85,7 +85,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 	flags.StringVar(&c.dir, "dir", ".postern", "`folder` of a dev instance")
 	flags.StringVarP(&c.output, "output", "o", "table", "output `format`: table or json")
 	completeFlag(root, "output", "table", "json")
-	root.AddCommand(newDevCommand(c), newServeCommand(c), newEventsCommand(c), newObjectsCommand(c),
+	root.AddCommand(newDevCommand(c), newServeCommand(c), newFindCommand(c), newEventsCommand(c), newObjectsCommand(c),
 		newOutcomesCommand(c), newRejectionsCommand(c), newConflictsCommand(c),
 		newReplayCommand(c), newRetryCommand(c), newRebuildCommand(c), newReconcileCommand(c), newRefetchesCommand(c),
 		newEffectsCommand(c), newNotifyCommand(c), newDriftCommand(c), newRunsCommand(c), newSchedulesCommand(c),

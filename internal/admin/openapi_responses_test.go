@@ -229,7 +229,7 @@ func (b *testBundle) filled(t *testing.T) {
 // object scan.
 var reads = []string{"/me", "/processes", "/events",
 	"/events?status=dead&type=order.*&limit=1&since=1h&until=2099-01-01&account=",
-	"/events/second", "/conflicts", "/objects", "/objects?ambiguous=true", "/objects/stripe/order/7",
+	"/events/second", "/find?q=second", "/conflicts", "/objects", "/objects?ambiguous=true", "/objects/stripe/order/7",
 	"/objects/stripe/order/8", "/outcomes?run=live&status=dead", "/rejections", "/rejections/2", "/redactions",
 	"/audit", "/retention", "/runs", "/runs/1", "/runs/1/drift", "/runs/1/differences",
 	"/runs/1/differences?kind=orphan&limit=1", "/schedules", "/schedules/nightly",

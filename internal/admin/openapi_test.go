@@ -25,6 +25,7 @@ type object = map[string]any
 // operationIDs are the ids of operations whose route does not lead to a good one.
 var operationIDs = map[string]string{
 	"GET /effects/backtest":         "backtestEffects",
+	"GET /find":                     "find",
 	"GET /openapi.json":             "getOpenAPI",
 	"GET /rebuilds/:id/compare":     "compareRebuild",
 	"POST /refetches":               "requestRefetch",
@@ -41,6 +42,7 @@ var required = map[string][]string{
 	"backtestEffects":     {"rule", "since"},
 	"cancelRefetch":       {"source", "object_id"},
 	"compensateEffect":    {"reason"},
+	"find":                {"q"},
 	"overwriteObject":     {"source", "object_id", "reason"},
 	"rejectEffect":        {"reason"},
 	"removeSpool":         {"reason"},

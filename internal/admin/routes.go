@@ -60,6 +60,8 @@ func (h *handler) routes() []route {
 		get(h, "/events", "List events, the newest first", operations.Events),
 		get(h, "/events/:id", "Show all that is stored of an event: receipt, conflicts, outcomes, body",
 			operations.Event),
+		get(h, "/find", "Find all events, objects, runs, rejections, effects, schedules and sources with an id",
+			operations.Find),
 		get(h, "/conflicts", "List deliveries with the event id of a stored event and different content",
 			operations.Conflicts),
 		get(h, "/objects", "List mirrored objects", operations.Objects),

@@ -52,8 +52,8 @@ func TestShow_decidedByEvent_isWinner(t *testing.T) {
 	b.insertDecided(t, 3, 9, "stale", 15, 40)    // a replay soon after: event 11 is 8 s away
 	b.db.Exec(t, `UPDATE outcomes SET at = at + interval '20 s' WHERE run = 9`)
 	b.db.Exec(t, `INSERT INTO outcomes SELECT event_id + 1, 0, 2, object, account, object_type, object_id,
-		'applied', '', '{"at": 99}', NULL, 1, NULL, at, 1 FROM outcomes
-		WHERE event_id = $1 AND run = 0`, id(2)) // an equal hash
+		'applied', '', '{"at": 99}', NULL, 1, NULL, at, 1 FROM outcomes WHERE event_id = $1 AND run = 0`,
+		id(2)) // an equal hash
 	operator := b.db.Role(t, "operator")
 	for event, want := range map[int]string{1: "[0]", 2: "[0]", 3: fmt.Sprint([]int64{id(2), id(11)}),
 		4: fmt.Sprint([]int64{id(2)}), 5: fmt.Sprint([]int64{id(2)}), 6: "[0]", 7: fmt.Sprint([]int64{id(6)}), 8: "[0]",

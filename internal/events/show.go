@@ -74,6 +74,8 @@ func (e *AmbiguousKeyError) Error() string {
 const (
 	eventSQL = itemColumns + `e.id = $1`
 
+	eventsSQL = itemColumns + `e.id = ANY($1::bigint[])`
+
 	contentSQL = `SELECT e.headers, e.verification, coalesce(e.body, (SELECT d.body FROM events d
 		WHERE d.id = e.delivery_id)) FROM events e WHERE e.id = $1`
 
@@ -92,22 +94,68 @@ func Find(ctx context.Context, pool *pgxpool.Pool, arg string, source int32) (in
 	if id, ok := ParseID(arg); ok {
 		return id, nil
 	}
-	digest := KeyDigest(arg)
+	ids, err := idsByKey(ctx, pool, arg, source)
+	switch {
+	case err != nil:
+		return 0, err
+	case len(ids) == 0:
+		return 0, fmt.Errorf("event %s: %w: no source has stored it; `postern rejections list` shows the rejected "+
+			"deliveries", arg, ErrNotFound)
+	case len(ids) > 1:
+		return 0, &AmbiguousKeyError{Key: arg, IDs: ids}
+	}
+	return slices.Collect(maps.Values(ids))[0], nil
+}
+
+// idsByKey returns the ids of the events with a key, by the name of the source.
+func idsByKey(ctx context.Context, pool *pgxpool.Pool, key string, source int32) (map[string]int64, error) {
+	digest := KeyDigest(key)
 	ids := map[string]int64{}
 	var name string
 	var id int64
-	if err := postgres.ForEach(ctx, pool, idsByKeySQL, []any{digest[:], NilIfZero(source)}, []any{&name, &id},
-		func() error { ids[name] = id; return nil }); err != nil {
-		return 0, fmt.Errorf("find event %s: %w", arg, err)
+	err := postgres.ForEach(ctx, pool, idsByKeySQL, []any{digest[:], NilIfZero(source)}, []any{&name, &id},
+		func() error { ids[name] = id; return nil })
+	if err != nil {
+		return nil, fmt.Errorf("find event %s: %w", key, err)
 	}
-	switch len(ids) {
-	case 0:
-		return 0, fmt.Errorf("event %s: %w: no source has stored it; `postern rejections list` shows the rejected "+
-			"deliveries", arg, ErrNotFound)
-	case 1:
-		return id, nil
+	return ids, nil
+}
+
+// FindAll returns the events that have a text as Postern's id or as the provider's key, in every
+// source. An event that retention dropped has only its id, source, key and StoredAt.
+func FindAll(ctx context.Context, pool *pgxpool.Pool, text string) ([]Item, error) {
+	byKey, err := idsByKey(ctx, pool, text, 0)
+	if err != nil {
+		return nil, err
 	}
-	return 0, &AmbiguousKeyError{Key: arg, IDs: ids}
+	ids := slices.Collect(maps.Values(byKey))
+	numeric, isNumeric := ParseID(text)
+	if isNumeric {
+		ids = append(ids, numeric)
+	}
+	found, err := postgres.Collect(ctx, pool, scanItem, eventsSQL, ids)
+	if err != nil {
+		return nil, fmt.Errorf("find event %s: %w", text, err)
+	}
+	stored := map[int64]bool{}
+	for i := range found {
+		stored[found[i].ID] = true
+	}
+	for source, id := range byKey {
+		if !stored[id] {
+			found = append(found, Item{ID: id, Source: source, EventID: text, StoredAt: Instant{Time(id)}})
+		}
+	}
+	if isNumeric && !stored[numeric] {
+		dropped, err := showDropped(ctx, pool, text, numeric)
+		switch {
+		case err == nil:
+			found = append(found, dropped.Item)
+		case !errors.Is(err, ErrNotFound):
+			return nil, err
+		}
+	}
+	return found, nil
 }
 
 // Show returns an event with its content, conflicts and outcomes. arg and source are those of Find.

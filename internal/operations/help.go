@@ -72,7 +72,9 @@ var help = map[string]string{
 	"EventSelection.occurred_until": "before this time of the provider",
 	"EventSelection.origin":         "origin of the event: " + oneOf("origin"),
 	"EventSelection.type":           "event type" + anyText + ": invoice.* (not the type of the object)",
-	"EventFilter.status":            "status of the live outcome: " + oneOf("event_status"),
+	"FindParams.q": "the exact id or name of an event, object, run, rejection, effect, schedule or source; a kind " +
+		"may be before a number: run 3",
+	"EventFilter.status": "status of the live outcome: " + oneOf("event_status"),
 	"NewTokenParams.expires": "time of expiry: an RFC 3339 time, a date, or how long from now (12h, 90d); if absent, " +
 		"the token never expires",
 	"ObjectName.id":      "the provider's id of the object",

@@ -10,3 +10,6 @@ func TableStatements() map[string]string {
 	}
 	return all
 }
+
+// FindIDWithin is FindID with a maximum number of pairs of account and type.
+var FindIDWithin = findID
