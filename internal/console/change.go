@@ -20,6 +20,7 @@ import (
 // The fields of a form besides the parameters, whose names begin with paramPrefix.
 const (
 	paramPrefix = "p."
+	emptyPrefix = "empty."
 	apiPrefix   = "/api/v1/"
 )
 
@@ -67,6 +68,8 @@ func (c *Console) callAPI(ctx context.Context, r *request) ([]byte, error) {
 	for name, given := range r.PostForm {
 		if param, ok := strings.CutPrefix(name, paramPrefix); ok && given[0] != "" {
 			params[param] = given[0]
+		} else if param, ok := strings.CutPrefix(name, emptyPrefix); ok {
+			params[param] = ""
 		}
 	}
 	body, err := json.Marshal(params)

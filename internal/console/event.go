@@ -146,6 +146,13 @@ func verificationOf(e *events.EventDetail) (v verification) {
 	return v
 }
 
+// secretOf returns the name of the secret with which a delivery was verified; "" for none.
+func secretOf(raw json.RawMessage) string {
+	var v verification
+	_ = json.Unmarshal(raw, &v) // a delivery without a signature has none
+	return v.Secret
+}
+
 func eventActions(r *request, e *events.EventDetail) []action {
 	if e.DroppedAt != nil {
 		return nil
@@ -292,7 +299,8 @@ func conflictBlock(r *request, all []events.Conflict) block {
 	t := &table{Columns: []string{"Conflict", "Received", "Type", "Object"}}
 	for i := range all {
 		c := &all[i]
-		t.Rows = append(t.Rows, []cell{code(id(c.ID)), r.at(c.ReceivedAt), text(c.EventType)})
+		t.Rows = append(t.Rows, []cell{codeLink(id(c.ID), path("conflicts", id(c.ID))), r.at(c.ReceivedAt),
+			text(c.EventType)})
 	}
 	return block{ID: "conflicts", Heading: "Conflicts", Text: "Later deliveries had the same event id and different " +
 		"content. " +

@@ -1,16 +1,20 @@
 package console
 
 import (
+	"maps"
+
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
 )
 
 // pages are the pages by their path below Prefix.
 func (c *Console) pages() map[string]page {
-	return map[string]page{
+	all := map[string]page{
 		"events":      eventList.page(),
 		"events/{id}": eventPage,
 	}
+	maps.Copy(all, c.recordPages())
+	return all
 }
 
 var eventList = list[operations.EventParams, events.Item]{

@@ -24,10 +24,14 @@ type list[P, T any] struct {
 	// main are the parameters that are always visible in the filter.
 	main    []string
 	presets []preset
+	// aliases are second names of parameters. The filter has them only where they are set.
+	aliases []string
 	columns []string
 	row     func(r *request, item *T) []cell
 	read    func(context.Context, *pgxpool.Pool, P) (events.Page[T], error)
 	empty   string
+	// more is the link to the next page; "": Show older ones.
+	more string
 	// extra are blocks above the list; nil: none.
 	extra func(ctx context.Context, r *request, p *P) ([]block, error)
 	// actions are changes of everything that the filter selects; nil: none.
@@ -61,7 +65,7 @@ func (l list[P, T]) page() page {
 				return nil, err
 			}
 		}
-		t := &table{Columns: l.columns, Empty: l.empty, Command: commandLine(l.command, texts),
+		t := &table{Columns: l.columns, Empty: l.empty, MoreLabel: l.more, Command: commandLine(l.command, texts),
 			Curl: curlLine(r, l.api, texts)}
 		for i := range found.Items {
 			t.Rows = append(t.Rows, l.row(r, &found.Items[i]))
@@ -72,7 +76,7 @@ func (l list[P, T]) page() page {
 			t.More = r.URL.Path + "?" + encode(next)
 			t.SearchedTo = r.at(found.SearchedTo).Text
 		}
-		b := block{Table: t, Filter: makeFilter(r.URL.Path, p, texts, l.main, l.presets)}
+		b := block{Table: t, Filter: makeFilter(r.URL.Path, p, texts, l.main, l.aliases, l.presets)}
 		if l.actions != nil {
 			b.Actions = l.actions(r, &p)
 		}
@@ -115,9 +119,13 @@ func encode(texts map[string]string) string {
 var timeSuggestions = []string{"15m", "1h", "6h", "24h", "7d", "30d"}
 
 // makeFilter makes the form of a list from the parameters of its operation.
-func makeFilter(address string, params any, texts map[string]string, main []string, presets []preset) *filter {
+func makeFilter(address string, params any, texts map[string]string, main, aliases []string,
+	presets []preset) *filter {
 	f := &filter{Path: address}
 	for _, p := range operations.Params(params, "cursor") {
+		if texts[p.Name] == "" && slices.Contains(aliases, p.Name) {
+			continue
+		}
 		in := inputOf(&p)
 		in.Value = texts[p.Name]
 		if slices.Contains(main, p.Name) {

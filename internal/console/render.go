@@ -55,7 +55,10 @@ type navItem struct {
 
 // navigation is the menu: groups of pages, with the key that opens each after g.
 var navigation = []navGroup{
-	{"", []navItem{{Label: "Events", Href: "events", Key: "e"}}},
+	{"", []navItem{{Label: "Events", Href: "events", Key: "e"}, {Label: "Objects", Href: "objects", Key: "b"}}},
+	{"Problems", []navItem{{Label: "Rejections", Href: "rejections", Key: "r"},
+		{Label: "Failures", Href: "failures", Key: "f"}, {Label: "Conflicts", Href: "conflicts", Key: "c"},
+		{Label: "Refetches", Href: "refetches"}, {Label: "Outcomes", Href: "outcomes"}}},
 }
 
 func (r *request) frame(v *view) *frame {
@@ -100,6 +103,9 @@ func (c *Console) render(w http.ResponseWriter, r *request, status int, v *view)
 func problemView(r *request, p *admin.Problem) *view {
 	v := &view{Kind: fmt.Sprintf("Error %d", p.Status), Title: sentenceCase(p.Title),
 		Notes: []note{{Tone: "bad", Text: visible(p.Detail)}}}
+	if matches := matchTable(r, p); matches != nil {
+		v.Blocks = []block{{Table: matches}}
+	}
 	if p.Status >= http.StatusInternalServerError {
 		v.Blocks = []block{{Text: "The rest of the console may work. This page was asked for at " +
 			r.now.In(r.zone).Format(time.TimeOnly) + ".", Fields: []field{{"Try again", []cell{link(r.URL.Path,

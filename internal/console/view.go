@@ -67,6 +67,8 @@ type table struct {
 	Empty string
 	// More is the address of the next page, and SearchedTo how far back a search has read.
 	More, SearchedTo string
+	// MoreLabel is the text of the link to the next page; "": Show older ones.
+	MoreLabel string
 	// Command and Curl are the same list as a command and as an HTTP request.
 	Command, Curl string
 }
@@ -100,6 +102,9 @@ type action struct {
 	// Path is the path of the API, and Values its fixed parameters.
 	Path   string
 	Values []value
+	// Empty are names of parameters that are sent with an empty value. Another empty value is not
+	// sent.
+	Empty []string
 	// Inputs are parameters that the operator enters.
 	Inputs []input
 	// Reason is "required", "optional" or "" for none.

@@ -1,0 +1,228 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// objectName returns the object in the path of a page. The account is in the query, where it is
+// necessary.
+func (r *request) objectName() operations.ObjectName {
+	name := operations.ObjectName{Source: r.PathValue("source"), Type: r.PathValue("type"), ID: r.PathValue("id")}
+	if q := r.URL.Query(); q.Has("account") {
+		account := q.Get("account")
+		name.Account = &account
+	}
+	return name
+}
+
+// objectPage shows one object of the mirror.
+func objectPage(ctx context.Context, r *request) (*view, error) {
+	o, err := operations.Object(ctx, r.c.Pages, r.objectName())
+	if err != nil {
+		return nil, err
+	}
+	if r.URL.Query().Has("download") {
+		return nil, &download{name: "object-" + o.ObjectType + "-" + o.ObjectID + ".json", body: o.State}
+	}
+	v := &view{Kind: visible(o.ObjectType + " of source " + o.Source), Title: visible(o.ObjectID), Lead: objectFlags(o),
+		Text: objectSentence(r, o), Notes: objectNotes(r, o)}
+	v.Blocks = append(v.Blocks, block{Actions: objectActions(r, o)}, objectFields(r, o))
+	effects, err := objectEffects(ctx, r, o)
+	if err != nil {
+		return nil, err
+	}
+	v.Blocks = append(v.Blocks, effects...)
+	if !o.Redacted {
+		v.Blocks = append(v.Blocks, block{ID: "state", Heading: "State",
+			Document: newDocument(o.State, r.URL.Path+"?"+encode(map[string]string{"account": o.Account,
+				"download": ""}))})
+	}
+	return v, nil
+}
+
+// objectFlags are the flags of an object as badges.
+func objectFlags(o *versioning.View) (all []cell) {
+	add := func(is bool, label, tone string) {
+		if is {
+			all = append(all, yes(is, label, tone))
+		}
+	}
+	add(o.Deleted, "deleted", "quiet")
+	add(o.Ambiguous, "ambiguous", "warning")
+	add(!o.RefetchAfter.IsZero(), "refetch pending", "info")
+	add(o.Redacted, "redacted", "quiet")
+	add(o.RuleVersion < versioning.RuleVersion, "older rule", "warning")
+	add(!o.OverwrittenAt.IsZero(), "overwritten", "info")
+	return all
+}
+
+// objectSentence tells where the shown state comes from.
+func objectSentence(r *request, o *versioning.View) string {
+	s := fmt.Sprintf("Revision %s", groupDigits(o.Revision))
+	if o.Version != versioning.NoVersion {
+		s += " has the state " + versionSentence(r, o.Version)
+	}
+	return s + ". The mirror was last changed at " + r.at(o.UpdatedAt).Text + "."
+}
+
+// versionSentence says which version of an object it is.
+func versionSentence(r *request, v versioning.Version) string {
+	s := fmt.Sprintf("of the provider's version %d", v.At)
+	if v.IsTime() {
+		s = "that the provider had at " + r.time(time.UnixMicro(v.At)).Text
+	}
+	if v.Seen != 0 {
+		s += ", as a refetch that began at " + r.time(time.UnixMicro(v.Seen)).Text + " read it"
+	}
+	if v.Rank != 0 {
+		s += fmt.Sprintf(", number %d in the order of the states of that time", v.Rank)
+	}
+	if v.Final {
+		s += ", when it was deleted for good"
+	}
+	return s
+}
+
+// versionTime shows a version: its time, and its other parts in small letters.
+func (r *request) versionTime(v versioning.Version) cell {
+	if v == versioning.NoVersion {
+		return cell{}
+	}
+	c := code(fmt.Sprint(v.At))
+	if v.IsTime() {
+		c = r.shortTime(time.UnixMicro(v.At))
+	}
+	var parts []string
+	if v.Final {
+		parts = append(parts, "final")
+	}
+	if v.Seen != 0 {
+		parts = append(parts, "seen "+r.shortTime(time.UnixMicro(v.Seen)).Text)
+	}
+	if v.Rank != 0 {
+		parts = append(parts, fmt.Sprintf("rank %d", v.Rank))
+	}
+	c.Sub = strings.Join(parts, ", ")
+	return c
+}
+
+// versionOf reads a version of an outcome. Without one it is NoVersion.
+func versionOf(raw json.RawMessage) versioning.Version {
+	v := versioning.NoVersion
+	if len(raw) == 0 || string(raw) == "null" || json.Unmarshal(raw, &v) != nil {
+		return versioning.NoVersion
+	}
+	return v
+}
+
+// objectNotes explain the flags of an object.
+func objectNotes(r *request, o *versioning.View) (all []note) {
+	add := func(is bool, tone, text string) {
+		if is {
+			all = append(all, note{Tone: tone, Text: visible(text)})
+		}
+	}
+	add(o.Deleted && !o.Version.Final, "info", "The provider deleted this object. The mirror keeps its last state.")
+	add(o.Deleted && o.Version.Final, "info", "The provider deleted this object for good and does not use its id " +
+		"again. "+
+		"No later event changes it.")
+	add(o.Ambiguous, "warning", "Different states have the same version, and their order is not known. The mirror " +
+		"shows "+
+		"one of them by a fixed rule until a newer state arrives. A refetch decides it now.")
+	add(!o.RefetchAfter.IsZero(), "info", "A refetch is pending: a processor reads the object from the provider's API "+
+		"after "+r.at(o.RefetchAfter).Text+".")
+	add(!o.OverwrittenAt.IsZero(), "info", "An operator overwrote this object from the provider at "+
+		r.at(o.OverwrittenAt).Text+". Events that were received before do not count any more.")
+	add(o.Redacted, "info", "The state was redacted. A newer event or a refetch stores a state again.")
+	add(o.Version == versioning.NoVersion, "info", "The mirror has had only events without a whole state of this " +
+		"object. "+
+		"A refetch brings the state.")
+	add(o.Sanitized, "info", "The state differs from the body of the event in texts that PostgreSQL cannot store. The "+
+		"event keeps the exact bytes.")
+	if o.RuleVersion < versioning.RuleVersion {
+		rebuild := link("Rebuild the objects of this type", query(path("runs", "new", "rebuild"), "source", o.Source,
+			"type", o.ObjectType))
+		all = append(all, note{Tone: "warning", Link: &rebuild, Text: fmt.Sprintf("Version %d of the rule wrote this "+
+			"state, and the current one is version %d. A rebuild applies the current rule.", o.RuleVersion,
+			versioning.RuleVersion)})
+	}
+	return all
+}
+
+func objectActions(r *request, o *versioning.View) []action {
+	self := r.URL.RequestURI()
+	return []action{
+		r.objectForm(o, action{Label: "Refetch", Text: "A processor reads the object from the provider's API. The " +
+			"response changes the mirror only if it is newer.", Path: "/api/v1/refetches", Reason: "optional",
+			Then: self}),
+		r.objectForm(o, action{Label: "Replay its events", Text: "A processor applies the stored events of this " +
+			"object " +
+			"again. Only a state that is newer than the stored one changes the object. No effect happens again.",
+			Path: "/api/v1/replays", Reason: "optional", Then: Prefix + "runs/{id}"}),
+		r.objectForm(o, action{Label: "Overwrite from the provider", Danger: true, Text: "A run reads the object " +
+			"from " +
+			"the provider's API. That state wins over the stored one, whatever their versions are. Events that were " +
+			"received before do not count any more. This cannot be undone.", Path: "/api/v1/objects/overwrite",
+			Reason: "required", Then: Prefix + "runs/{id}"}),
+	}
+}
+
+// objectForm completes an action on an object. The account is sent also if it is empty, since
+// another account may have an object of the same id.
+func (r *request) objectForm(o *versioning.View, a action) action {
+	a.Values = []value{{"source", o.Source}, {"object_type", o.ObjectType}, {"object_id", o.ObjectID}}
+	if a.Empty = []string{"account"}; o.Account != "" {
+		a.Values, a.Empty = append(a.Values, value{"account", o.Account}), nil
+	}
+	return r.form(a)
+}
+
+func objectFields(r *request, o *versioning.View) block {
+	fields := []field{{"Source", []cell{link(o.Source, path("sources", o.Source))}},
+		{"Type", []cell{link(o.ObjectType, query(path("objects"), "source", o.Source, "type", o.ObjectType))}},
+		{"Id", []cell{code(o.ObjectID)}}}
+	if o.Account != "" {
+		fields = append(fields, field{"Account", []cell{code(o.Account)}})
+	}
+	version := text("none yet")
+	if o.Version != versioning.NoVersion {
+		version = text(o.Version.String())
+	}
+	fields = append(fields, field{"Version", []cell{version}}, field{"Revision", []cell{text(groupDigits(o.Revision))}})
+	if o.LastEventID != 0 {
+		fields = append(fields, field{"Decided by", []cell{r.eventCell(o.LastEventID)}})
+	}
+	selection := []string{"source", o.Source, "account", o.Account, "object_type", o.ObjectType, "object_id",
+		o.ObjectID}
+	return block{ID: "object", Fields: append(fields, field{"Rule", []cell{text(fmt.Sprintf("version %d",
+		o.RuleVersion))}},
+		field{"Created", []cell{r.at(o.CreatedAt)}}, field{"Updated", []cell{r.at(o.UpdatedAt)}},
+		field{"See also", []cell{link("its events", query(path("events"), selection...)),
+			link("its outcomes", query(path("outcomes"), selection...))}})}
+}
+
+// shownEffects is how many effects of an object its page shows.
+const shownEffects = 25
+
+// objectEffects shows the newest effects of an object.
+func objectEffects(ctx context.Context, r *request, o *versioning.View) ([]block, error) {
+	found, err := operations.Effects(ctx, r.c.Pages, operations.EffectParams{Source: o.Source, Account: &o.Account,
+		Type: o.ObjectType, ObjectID: o.ObjectID, Page: operations.Page{Limit: new(shownEffects)}})
+	if err != nil || len(found.Items) == 0 {
+		return nil, err
+	}
+	b := effectBlock(r, found.Items)
+	if found.Next != "" {
+		b.Text = "The newest ones are here."
+		b.Table.More = query(path("effects"), "source", o.Source, "type", o.ObjectType, "object_id", o.ObjectID)
+		b.Table.MoreLabel = "Show all effects of the object"
+	}
+	return []block{b}, nil
+}
