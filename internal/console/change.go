@@ -6,15 +6,19 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/json"
+	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/idempotency"
+	"github.com/postern-gateway/postern/internal/replay"
 )
 
 // The fields of a form besides the parameters, whose names begin with paramPrefix.
@@ -50,6 +54,10 @@ func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
 		c.fail(w, r, err)
 		return
 	}
+	if err := checkTyped(r.PostForm); err != nil {
+		c.fail(w, r, err)
+		return
+	}
 	response, err := c.callAPI(hr.Context(), r)
 	if err != nil {
 		c.fail(w, r, err)
@@ -57,6 +65,45 @@ func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
 	}
 	http.Redirect(w, hr, resultPath(r.PostForm.Get("then"), response), http.StatusSeeOther)
 }
+
+// typedFrom is the number of events from which the operator must type the number that a preview
+// showed.
+const typedFrom = 1001
+
+// checkTyped requires the typed number for a replay or a retry of many events, and for a replay that
+// repeats effects. A selection without a preview must name its events. Errors: *admin.Problem.
+func checkTyped(form url.Values) error {
+	if p := form.Get("path"); p != replaysPath && p != retriesPath {
+		return nil
+	}
+	expected := form.Get("expected")
+	n, err := strconv.ParseInt(expected, 10, 64)
+	if ids := form.Get(paramPrefix + "ids"); err != nil && (ids != "" || form.Get(paramPrefix+"event") != "") {
+		n, err = int64(strings.Count(ids, ",")+1), nil
+	}
+	if err != nil {
+		return admin.NewProblem("invalid", "The form has no number of events. Open the preview of the run and start it there.")
+	}
+	if n < typedFrom && form.Get(paramPrefix+"mode") != string(replay.Force) {
+		return nil
+	}
+	digits := func(c rune) rune {
+		if c == ',' || c == ' ' || c == '.' || c == '\'' {
+			return -1
+		}
+		return c
+	}
+	if typed := strings.Map(digits, form.Get("typed")); typed == "" || typed != strconv.FormatInt(n, 10) {
+		return admin.NewProblem("invalid", "The typed number is not the number of events in the preview, which is "+
+			groupDigits(n)+". Nothing was started. Go back, and type "+groupDigits(n)+" if you want to start the run.")
+	}
+	return nil
+}
+
+const (
+	replaysPath = apiPrefix + "replays"
+	retriesPath = apiPrefix + "retries"
+)
 
 // callAPI executes the request of a form. Errors: *admin.Problem.
 func (c *Console) callAPI(ctx context.Context, r *request) ([]byte, error) {
@@ -72,18 +119,41 @@ func (c *Console) callAPI(ctx context.Context, r *request) ([]byte, error) {
 			params[param] = ""
 		}
 	}
-	body, err := json.Marshal(params)
+	return c.request(ctx, r, http.MethodPost, target.EscapedPath(), params, r.PostForm.Get("key"))
+}
+
+// readAPI reads what only the API of this process can tell: its policy, its connections, and dry
+// runs, of which it executes one at a time. Errors: *admin.Problem.
+func readAPI[T any](ctx context.Context, r *request, method, path string, params map[string]string) (*T, error) {
+	response, err := r.c.request(ctx, r, method, path, params, "")
 	if err != nil {
 		return nil, err
 	}
-	call, err := http.NewRequestWithContext(admin.WithConsoleCaller(ctx, r.who.name, r.who.role), http.MethodPost,
-		target.EscapedPath(), bytes.NewReader(body))
+	out := new(T)
+	if err := json.Unmarshal(response, out); err != nil {
+		return nil, fmt.Errorf("read the response of %s: %w", path, err)
+	}
+	return out, nil
+}
+
+// request sends a request of the operator to the API of this process. Errors: *admin.Problem.
+func (c *Console) request(ctx context.Context, r *request, method, path string, params map[string]string,
+	key string) ([]byte, error) {
+	var body io.Reader
+	if method == http.MethodPost {
+		b, err := json.Marshal(params)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	call, err := http.NewRequestWithContext(admin.WithConsoleCaller(ctx, r.who.name, r.who.role), method, path, body)
 	if err != nil {
 		return nil, err
 	}
 	call.Host, call.RemoteAddr = r.Host, r.RemoteAddr
 	call.Header.Set("Content-Type", "application/json")
-	if key := r.PostForm.Get("key"); key != "" {
+	if key != "" {
 		call.Header.Set(idempotency.Header, key)
 	}
 	recorder := httptest.NewRecorder()

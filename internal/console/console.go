@@ -58,6 +58,7 @@ type Console struct {
 	Options
 	templates *template.Template
 	logins    *loginLimiter
+	rates     runRates
 	// formKey signs the forms of browsers without a session.
 	formKey []byte
 	handler http.Handler

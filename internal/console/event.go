@@ -161,12 +161,12 @@ func eventActions(r *request, e *events.EventDetail) []action {
 	if o := liveOutcome(e); o != nil && (o.Status == "failed" || o.Status == "dead") {
 		all = append(all, r.form(action{Label: "Retry", Text: "A processor applies the event again now.",
 			Path: "/api/v1/retries", Values: []value{{"event", id(e.ID)}}, Reason: "optional", Then: Prefix +
-				"runs/{id}"}))
+				"runs/{run}"}))
 	}
 	all = append(all, r.form(action{Label: "Replay", Text: "A processor applies the stored event again. Only a state " +
 		"that " +
 		"is newer than the stored one changes the object. No effect happens again.", Path: "/api/v1/replays",
-		Values: []value{{"ids", id(e.ID)}}, Reason: "optional", Then: Prefix + "runs/{id}"}))
+		Values: []value{{"ids", id(e.ID)}}, Reason: "optional", Then: Prefix + "runs/{run}"}))
 	if e.ObjectID != "" {
 		all = append(all, r.form(action{Label: "Refetch the object", Text: "A processor reads the object from the " +
 			"provider's API.", Path: "/api/v1/refetches", Values: objectValues(e.Source, e.Account, e.ObjectType,

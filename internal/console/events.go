@@ -14,6 +14,7 @@ func (c *Console) pages() map[string]page {
 		"events/{id}": eventPage,
 	}
 	maps.Copy(all, c.recordPages())
+	maps.Copy(all, c.workPages())
 	return all
 }
 

@@ -55,10 +55,16 @@ type navItem struct {
 
 // navigation is the menu: groups of pages, with the key that opens each after g.
 var navigation = []navGroup{
-	{"", []navItem{{Label: "Events", Href: "events", Key: "e"}, {Label: "Objects", Href: "objects", Key: "b"}}},
+	{"", []navItem{{Label: "Overview", Href: "", Key: "o"}, {Label: "Events", Href: "events", Key: "e"},
+		{Label: "Objects", Href: "objects", Key: "b"}}},
 	{"Problems", []navItem{{Label: "Rejections", Href: "rejections", Key: "r"},
 		{Label: "Failures", Href: "failures", Key: "f"}, {Label: "Conflicts", Href: "conflicts", Key: "c"},
 		{Label: "Refetches", Href: "refetches"}, {Label: "Outcomes", Href: "outcomes"}}},
+	{"Work", []navItem{{Label: "Runs", Href: "runs", Key: "u"}, {Label: "Schedules", Href: "schedules", Key: "s"},
+		{Label: "Effects", Href: "effects", Key: "x"},
+		{Label: "Reconciliation", Href: "reconciliation", Key: "d"}}},
+	{"Instance", []navItem{{Label: "Sources", Href: "sources", Key: "q"}, {Label: "Health", Href: "health", Key: "h"}, {Label: "Audit", Href: "audit", Key: "a"},
+		{Label: "Retention", Href: "retention", Key: "t"}}},
 }
 
 func (r *request) frame(v *view) *frame {

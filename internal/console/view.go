@@ -42,13 +42,15 @@ type block struct {
 	ID, Heading string
 	Text        string
 	Notes       []note
-	Filter      *filter
-	Fields      []field
-	Chart       *chart
-	Timeline    *timeline
-	Table       *table
-	Document    *document
-	Actions     []action
+	// Presets are links to useful selections.
+	Presets  []cell
+	Filter   *filter
+	Fields   []field
+	Chart    *chart
+	Timeline *timeline
+	Table    *table
+	Document *document
+	Actions  []action
 	// Folded shows only the heading until the operator opens it.
 	Folded bool
 }
@@ -115,6 +117,11 @@ type action struct {
 	Disabled string
 	// Key is the idempotency key of the form.
 	Key string
+	// Open shows the form at once, without a button that opens it.
+	Open bool
+	// Expected is the number of events that a preview showed. Typed asks the operator for it.
+	Expected string
+	Typed    bool
 }
 
 type value struct{ Name, Value string }
@@ -180,6 +187,7 @@ var toneOf = map[string]string{
 	"ambiguous": "warning", "failed": "warning", "awaiting_approval": "warning", "paused": "warning",
 	"review":            "warning",
 	"awaiting_decision": "warning", "unrepaired": "warning", "warn": "warning", "warning": "warning",
+	"needs_review": "warning", "unknown": "warning", "reserved": "info",
 	"dead": "bad", "rejected": "bad", "expired": "bad", "error": "bad", "fail": "bad",
 }
 
