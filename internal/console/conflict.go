@@ -41,7 +41,7 @@ func conflictPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{Kind: "Conflict " + id(c.ID), Title: visible(c.EventID), Text: fmt.Sprintf("A delivery of %s had the " +
+	v := &view{Kind: "Conflict " + id(c.ID), Title: visible(c.EventID), Text: fmt.Sprintf("A delivery of %s had the "+
 		"id of "+
 		"a stored event and different content. The first delivery counts; this one changed nothing.",
 		r.at(c.ReceivedAt).Text)}

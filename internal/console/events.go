@@ -12,6 +12,7 @@ func (c *Console) pages() map[string]page {
 	all := map[string]page{
 		"events":      eventList.page(),
 		"events/{id}": eventPage,
+		"find":        findPage,
 	}
 	maps.Copy(all, c.recordPages())
 	maps.Copy(all, c.workPages())

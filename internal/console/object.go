@@ -130,10 +130,10 @@ func objectNotes(r *request, o *versioning.View) (all []note) {
 		}
 	}
 	add(o.Deleted && !o.Version.Final, "info", "The provider deleted this object. The mirror keeps its last state.")
-	add(o.Deleted && o.Version.Final, "info", "The provider deleted this object for good and does not use its id " +
+	add(o.Deleted && o.Version.Final, "info", "The provider deleted this object for good and does not use its id "+
 		"again. "+
 		"No later event changes it.")
-	add(o.Ambiguous, "warning", "Different states have the same version, and their order is not known. The mirror " +
+	add(o.Ambiguous, "warning", "Different states have the same version, and their order is not known. The mirror "+
 		"shows "+
 		"one of them by a fixed rule until a newer state arrives. A refetch decides it now.")
 	add(!o.RefetchAfter.IsZero(), "info", "A refetch is pending: a processor reads the object from the provider's API "+
@@ -141,7 +141,7 @@ func objectNotes(r *request, o *versioning.View) (all []note) {
 	add(!o.OverwrittenAt.IsZero(), "info", "An operator overwrote this object from the provider at "+
 		r.at(o.OverwrittenAt).Text+". Events that were received before do not count any more.")
 	add(o.Redacted, "info", "The state was redacted. A newer event or a refetch stores a state again.")
-	add(o.Version == versioning.NoVersion, "info", "The mirror has had only events without a whole state of this " +
+	add(o.Version == versioning.NoVersion, "info", "The mirror has had only events without a whole state of this "+
 		"object. "+
 		"A refetch brings the state.")
 	add(o.Sanitized, "info", "The state differs from the body of the event in texts that PostgreSQL cannot store. The "+

@@ -1,0 +1,49 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/operations"
+)
+
+// findPage leads to the only thing with an id, or lists all that have it.
+func findPage(ctx context.Context, r *request) (*view, error) {
+	q := strings.TrimSpace(r.URL.Query().Get("q"))
+	v := &view{Title: "Find", Text: "Enter an id of Postern or of the provider, or the name of a source or schedule. A " +
+		"number may follow the kind of thing: run 3."}
+	if q == "" {
+		return v, nil
+	}
+	found, err := operations.Find(ctx, r.c.Pages, operations.FindParams{Q: q})
+	if err != nil {
+		return nil, err
+	}
+	if len(found.Items) == 1 {
+		return nil, &redirectError{foundPath(&found.Items[0])}
+	}
+	v.Title = fmt.Sprintf("%d things have this id", len(found.Items))
+	t := &table{Columns: []string{"Kind", "Id", "Source", "Description", "Time"},
+		Empty: "Nothing has the id " + visible(q) + ". Rejected deliveries have no event: look in the rejections of their " +
+			"source. An event that retention dropped is found by its id of Postern only.",
+		Command: commandLine("find "+quote(q), nil), Curl: curlLine(r, "/api/v1/find", map[string]string{"q": q})}
+	for i := range found.Items {
+		f := &found.Items[i]
+		t.Rows = append(t.Rows, []cell{text(f.Kind), codeLink(f.ID, foundPath(f)), text(f.Source), text(f.Title),
+			r.at(f.At)})
+	}
+	v.Blocks = []block{{Table: t}}
+	if found.Truncated {
+		v.Notes = []note{{Tone: "info", Text: "There may be more than these."}}
+	}
+	return v, nil
+}
+
+// foundPath is the page of a thing that was found.
+func foundPath(f *operations.Found) string {
+	if f.Kind == "object" {
+		return objectPath(f.Source, f.Account, f.Type, f.ID)
+	}
+	return path(f.Kind+"s", f.ID)
+}
