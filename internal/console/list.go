@@ -144,6 +144,30 @@ func makeFilter(address string, params any, texts map[string]string, main, alias
 	return f
 }
 
+// maxOfferedSources is the number of sources up to which a filter offers them in a list.
+const maxOfferedSources = 200
+
+// offerSources makes the field of a source a choice of those in the log.
+func (r *request) offerSources(ctx context.Context, inputs []input) error {
+	i := slices.IndexFunc(inputs, func(in input) bool { return in.Name == "source" })
+	if i < 0 {
+		return nil
+	}
+	known, err := events.RegisterSources(ctx, r.c.Pages, nil)
+	if err != nil || len(known.Number) > maxOfferedSources {
+		return err
+	}
+	in := &inputs[i]
+	in.Kind, in.Choices = "select", nil
+	for _, name := range slices.Sorted(maps.Keys(known.Number)) {
+		in.Choices = append(in.Choices, value{name, name})
+	}
+	if _, ok := known.Number[in.Value]; !ok && in.Value != "" {
+		in.Choices = append(in.Choices, value{in.Value, in.Value})
+	}
+	return nil
+}
+
 // inputOf returns the control of a parameter.
 func inputOf(p *operations.Param) input {
 	in := input{Name: p.Name, Label: label(p.Name), Help: p.Help, Kind: "text"}
@@ -151,12 +175,12 @@ func inputOf(p *operations.Param) input {
 	case len(p.Values) > 0:
 		in.Kind = "select"
 		for _, v := range p.Values {
-			in.Choices = append(in.Choices, value{v, label(v)})
+			in.Choices = append(in.Choices, value{label(v), v})
 		}
 	case t == reflect.TypeFor[operations.Time]():
 		in.Suggestions = timeSuggestions
 	case t == reflect.TypeFor[*bool]() || t.Kind() == reflect.Bool:
-		in.Kind, in.Choices = "select", []value{{"true", "yes"}, {"false", "no"}}
+		in.Kind, in.Choices = "select", []value{{"yes", "true"}, {"no", "false"}}
 	case p.Name == "limit":
 		in.Kind, in.Choices = "select", []value{{"25", "25"}, {"50", "50"}, {"100", "100"}, {"200", "200"}}
 	}

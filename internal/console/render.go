@@ -21,7 +21,10 @@ func parseTemplates(files *assets) (*template.Template, error) {
 		"sub":   func(a, b int) int { return a - b },
 		"add":   func(a, b int) int { return a + b },
 		"mul":   func(a, b int) int { return a * b },
-		"part":  func(of any, f *frame) part { return part{of, f} },
+		"isNumber": func(t *table, column int) bool {
+			return len(t.Rows) > 0 && column < len(t.Rows[0]) && t.Rows[0][column].Number
+		},
+		"part": func(of any, f *frame) part { return part{of, f} },
 	}).ParseFS(templateFiles, "templates/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("parse the console's templates: %w", err)
