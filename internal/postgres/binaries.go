@@ -50,6 +50,12 @@ func findInstallation(major int) (installation, error) {
 	return best, fmt.Errorf("need PostgreSQL %d or newer: %w", minVersion, ErrNoServer)
 }
 
+// ServerVersion returns the major version of the server that a new cluster gets.
+func ServerVersion() (int, error) {
+	inst, err := findInstallation(0)
+	return inst.major, err
+}
+
 func candidates() []string {
 	var dirs []string
 	for _, pattern := range binaryPatterns() {

@@ -100,7 +100,8 @@ func serverArgs(data, socket string, fast bool, additional []string) []string {
 		"timezone=UTC", "log_timezone=UTC", "log_line_prefix=%m [%p] %q%a ",
 	}
 	if fast {
-		settings = append(settings, "fsync=off", "full_page_writes=off", "max_connections=400", "max_wal_size=1GB")
+		settings = append(settings, "fsync=off", "full_page_writes=off", "max_connections=400", "max_wal_size=1GB",
+			"shared_buffers=32MB")
 	}
 	args := []string{"-D", data}
 	for _, s := range append(settings, additional...) {

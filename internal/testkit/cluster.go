@@ -23,7 +23,7 @@ const (
 )
 
 // cluster is the PostgreSQL server of a test process. It starts when the first test asks for a
-// database. Its database "postern" is migrated once and is the template of every test's database.
+// database. Its database "postern" is migrated and is the template of every test's database.
 type cluster struct {
 	once  sync.Once
 	err   error
@@ -56,11 +56,11 @@ func (c *cluster) startOnce() error {
 	if err := os.Chmod(root, 0o711); err != nil {
 		return err
 	}
-	if c.pg, err = postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: filepath.Join(root, "cluster"),
-		Fast: true}); err != nil {
+	dir := filepath.Join(root, "cluster")
+	if err := prepareCluster(ctx, dir); err != nil {
 		return err
 	}
-	if _, err := postgres.Migrate(ctx, c.pg.URL()); err != nil {
+	if c.pg, err = postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: dir, Fast: true}); err != nil {
 		return err
 	}
 	c.admin, err = postgres.Connect(ctx, postgres.Options{URL: c.url("postgres"), AppName: "testkit", MaxConns: 4})

@@ -1,0 +1,115 @@
+package testkit
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// prepareCluster fills the directory of a new cluster with a copy of the template: the data of a
+// stopped cluster whose database "postern" is migrated. Making these data costs four times the
+// processor time of the copy, and every package with a database needs them.
+func prepareCluster(ctx context.Context, dir string) (err error) {
+	parent, err := buildDir()
+	if err != nil {
+		return err
+	}
+	name, err := templateName(filepath.Dir(filepath.Dir(parent)))
+	if err != nil {
+		return err
+	}
+	unlock, err := lock(filepath.Join(parent, ".postgres.lock"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	template := filepath.Join(parent, name)
+	switch _, err := os.Stat(template); {
+	case errors.Is(err, fs.ErrNotExist):
+		return makeTemplate(ctx, dir, template)
+	case err != nil:
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return copyTree(ctx, template, filepath.Join(dir, "data"))
+}
+
+// templateName returns a name that changes with the migrations, with the code that makes a cluster,
+// and with PostgreSQL's version.
+func templateName(root string) (string, error) {
+	version, err := postgres.ServerVersion()
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	for _, pattern := range []string{"migrations/*", "internal/postgres/*.go"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return "", err
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			if err := addFile(h, file); err != nil {
+				return "", err
+			}
+		}
+	}
+	return fmt.Sprintf("postgres-%d-%x", version, h.Sum(nil)[:6]), nil
+}
+
+func addFile(to io.Writer, file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(to, "%s %d\n%s", filepath.Base(file), len(text), text)
+	return err
+}
+
+// makeTemplate makes the data of a cluster and copies them to the template, in place of an older
+// template.
+func makeTemplate(ctx context.Context, dir, template string) error {
+	pg, err := postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: dir, Fast: true})
+	if err != nil {
+		return err
+	}
+	_, err = postgres.Migrate(ctx, pg.URL())
+	if err := errors.Join(err, pg.Stop(ctx)); err != nil {
+		return err
+	}
+	old, err := filepath.Glob(filepath.Join(filepath.Dir(template), "postgres-*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range old {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	unfinished := template + ".new"
+	if err := copyTree(ctx, filepath.Join(dir, "data"), unfinished); err != nil {
+		return err
+	}
+	return os.Rename(unfinished, template)
+}
+
+// copyTree copies a directory with the owners and modes of its files.
+func copyTree(ctx context.Context, from, to string) error {
+	if out, err := exec.CommandContext(ctx, "cp", "-a", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy %s: %w\n%s", from, err, out)
+	}
+	return nil
+}
