@@ -140,6 +140,9 @@ func TestGateway_databaseFails_spoolsAndAppliesLater(t *testing.T) {
 			// Messages in progress are delivered again after AckWait.
 			s.start(t, func(tune *app.Tuning) {
 				tune.Limits.AckWait, tune.MaxSilence = 5*time.Second, 15*time.Second
+				if name == selfEnding { // only this limit ends the fault
+					tune.MaxSilence = 4 * time.Second
+				}
 			})
 			l := s.send(t)
 			l.await(t, 20, "stored", stored)
