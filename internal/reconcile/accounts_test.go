@@ -1,6 +1,7 @@
 package reconcile_test
 
 import (
+	"cmp"
 	"maps"
 	"net/http"
 	"slices"
@@ -30,63 +31,72 @@ func accountsOf(ended map[string]*runs.Run) []string {
 func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
 	t.Parallel()
 	for _, pinned := range []string{"", stripefake.OwnAccount} {
-		b := reconciled.NewStripeEnv(t, pinned, stripefake.Options{Seed: 3, Objects: 30,
-			Accounts: []string{"acct_B", "acct_C"}})
-		b.Config.Accounts = []string{"acct_B", "*"}
-		b.Fake.RunSteps(400)
-		b.Deliver(t, reconciled.LoseNone)
-		b.Fake.Advance(time.Minute)
-		api := b.APIAt(b.Fake.URL)
-		part := "test"
-		if pinned != "" {
-			part = pinned + "/test"
-		}
-		// Each run compares the objects of its own account, including the account of the source
-		// itself.
-		for objectType, want := range map[string][]string{"subscription": {pinned, "acct_B", "acct_C"},
-			"product": {part, "acct_B/test", "acct_C/test"}} {
-			var got []string
-			for _, r := range reconcileAll(t, b, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: objectType,
-				DryRun: true}) {
-				if got = append(got, b.Report(t, r.ID).Account); r.Counts[reconcile.Missing] != 0 ||
-					r.Counts[objectscan.Equal] == 0 {
-					t.Errorf("pinned to %q: %s %s %v: %s", pinned, objectType, r.Status, r.Counts, r.Detail)
-				}
-			}
-			slices.Sort(got)
-			if slices.Sort(want); !slices.Equal(got, want) {
-				t.Errorf("pinned to %q: %s of accounts %q, want %q", pinned, objectType, got, want)
-			}
-		}
-		for _, one := range []struct {
-			except           []string
-			events, products []string
-		}{
-			{nil, []string{"", "acct_B", "acct_C"}, []string{part, "acct_B/test", "acct_C/test"}},
-			{[]string{"acct_B"}, []string{"", "acct_C"}, []string{part, "acct_C/test"}},
-			{[]string{""}, []string{"acct_B", "acct_C"}, []string{"acct_B/test", "acct_C/test"}},
-		} {
-			if got := accountsOf(reconcileAll(t, b, api, one.except, reconcile.Params{Scope: reconcile.Events,
-				DryRun: true})); !slices.Equal(got, one.events) {
-				t.Errorf("pinned to %q, without %q: events of %q, want %q", pinned, one.except, got, one.events)
-			}
-			slices.Sort(one.products)
-			if got := accountsOf(reconcileAll(t, b, api, one.except, reconcile.Params{Scope: reconcile.Objects,
-				Type: "product", DryRun: true})); !slices.Equal(got, one.products) {
-				t.Errorf("pinned to %q, without %q: products of %q, want %q", pinned, one.except, got, one.products)
+		t.Run("pinned to "+cmp.Or(pinned, "none"), func(t *testing.T) {
+			t.Parallel()
+			testExcludedAccounts(t, pinned)
+		})
+	}
+}
+
+// testExcludedAccounts tests a source that is pinned to an account, or to none.
+func testExcludedAccounts(t *testing.T, pinned string) {
+	t.Helper()
+	b := reconciled.NewStripeEnv(t, pinned, stripefake.Options{Seed: 3, Objects: 30,
+		Accounts: []string{"acct_B", "acct_C"}})
+	b.Config.Accounts = []string{"acct_B", "*"}
+	b.Fake.RunSteps(400)
+	b.Deliver(t, reconciled.LoseNone)
+	b.Fake.Advance(time.Minute)
+	api := b.APIAt(b.Fake.URL)
+	part := "test"
+	if pinned != "" {
+		part = pinned + "/test"
+	}
+	// Each run compares the objects of its own account, including the account of the source
+	// itself.
+	for objectType, want := range map[string][]string{"subscription": {pinned, "acct_B", "acct_C"},
+		"product": {part, "acct_B/test", "acct_C/test"}} {
+		var got []string
+		for _, r := range reconcileAll(t, b, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: objectType,
+			DryRun: true}) {
+			if got = append(got, b.Report(t, r.ID).Account); r.Counts[reconcile.Missing] != 0 ||
+				r.Counts[objectscan.Equal] == 0 {
+				t.Errorf("pinned to %q: %s %s %v: %s", pinned, objectType, r.Status, r.Counts, r.Detail)
 			}
 		}
-		r := b.Runner(t, api, reconciled.SameCaller)
-		r.Sources.All()[b.Source].ExcludedAccounts = []string{"", "acct_B", "acct_C"}
-		b.StartReconciler(t, r)
-		for _, requested := range []reconcile.Params{{AllAccounts: true}, {Account: "acct_B"}, {}} {
-			requested.Scope, requested.DryRun = reconcile.Events, true
-			ended := b.RunToEnd(t, requested)
-			n, each := ended.Counts[reconcile.Accounts]
-			if ended.Status != runs.Done || each != requested.AllAccounts || n != 0 ||
-				(ended.Counts[reconcile.Processed] > 0) == each {
-				t.Errorf("pinned to %q, %v: %s %v: %s", pinned, requested, ended.Status, ended.Counts, ended.Detail)
-			}
+		slices.Sort(got)
+		if slices.Sort(want); !slices.Equal(got, want) {
+			t.Errorf("pinned to %q: %s of accounts %q, want %q", pinned, objectType, got, want)
+		}
+	}
+	for _, one := range []struct {
+		except           []string
+		events, products []string
+	}{
+		{nil, []string{"", "acct_B", "acct_C"}, []string{part, "acct_B/test", "acct_C/test"}},
+		{[]string{"acct_B"}, []string{"", "acct_C"}, []string{part, "acct_C/test"}},
+		{[]string{""}, []string{"acct_B", "acct_C"}, []string{"acct_B/test", "acct_C/test"}},
+	} {
+		if got := accountsOf(reconcileAll(t, b, api, one.except, reconcile.Params{Scope: reconcile.Events,
+			DryRun: true})); !slices.Equal(got, one.events) {
+			t.Errorf("pinned to %q, without %q: events of %q, want %q", pinned, one.except, got, one.events)
+		}
+		slices.Sort(one.products)
+		if got := accountsOf(reconcileAll(t, b, api, one.except, reconcile.Params{Scope: reconcile.Objects,
+			Type: "product", DryRun: true})); !slices.Equal(got, one.products) {
+			t.Errorf("pinned to %q, without %q: products of %q, want %q", pinned, one.except, got, one.products)
+		}
+	}
+	r := b.Runner(t, api, reconciled.SameCaller)
+	r.Sources.All()[b.Source].ExcludedAccounts = []string{"", "acct_B", "acct_C"}
+	b.StartReconciler(t, r)
+	for _, requested := range []reconcile.Params{{AllAccounts: true}, {Account: "acct_B"}, {}} {
+		requested.Scope, requested.DryRun = reconcile.Events, true
+		ended := b.RunToEnd(t, requested)
+		n, each := ended.Counts[reconcile.Accounts]
+		if ended.Status != runs.Done || each != requested.AllAccounts || n != 0 ||
+			(ended.Counts[reconcile.Processed] > 0) == each {
+			t.Errorf("pinned to %q, %v: %s %v: %s", pinned, requested, ended.Status, ended.Counts, ended.Detail)
 		}
 	}
 }
