@@ -27,8 +27,9 @@ playground: servers ## try reconciliation without an account, against fake APIs:
 	@$(BUILD) -o bin/dev/ ./cmd/postern ./test/playground
 	@exec bin/dev/playground $(ARGS)
 
+# Packages run in the given order: first those that wait longest, so that none of them is left alone.
 test: prerequisites ## run all tests, with a private PostgreSQL and JetStream, and against official SDKs
-	go test -short -timeout $(TIMEOUT) ./...
+	go test -short -timeout $(TIMEOUT) ./test/... ./...
 	cd test/oracles && go test -short -timeout $(TIMEOUT) . -rapid.seed=20261121
 	cd bench && go test -short -timeout $(TIMEOUT) ./...
 
