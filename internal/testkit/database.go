@@ -31,8 +31,8 @@ type DB struct {
 // ends.
 func Database(t testing.TB) *DB {
 	t.Helper()
-	// Without fsync, copying the files costs less than logging each block. The copy also has the file
-	// of the catalog's cache, which the first session would otherwise make.
+	// Without fsync, copying the files costs less than logging each block. The copy also has the
+	// file of the catalog's cache, which the first session would otherwise make.
 	db := EmptyDatabase(t, "TEMPLATE postern STRATEGY file_copy")
 	db.Pool = db.connect(t, "")
 	return db
