@@ -1,4 +1,4 @@
--- The console: sessions of browsers, and the processes of the instance.
+-- The console: sessions of browsers, the processes of the instance, and how much they do.
 -- Locks: new tables only.
 -- +goose Up
 CREATE TABLE console_sessions (
@@ -53,6 +53,75 @@ COMMENT ON COLUMN processes.config_digest IS
 COMMENT ON COLUMN processes.can_reprocess IS
   'True if it can reprocess rejections: it has the signing secrets, and may append.';
 
+CREATE TABLE activity_minutes (
+  minute     int NOT NULL,
+  source     int NOT NULL,
+  stored     int,
+  duplicates int,
+  conflicts  int,
+  rejected   int,
+  applied    int,
+  unchanged  int,
+  stale      int,
+  ambiguous  int,
+  ignored    int,
+  failed     int,
+  dead       int,
+  PRIMARY KEY (minute, source)
+)
+WITH (fillfactor = 70);
+COMMENT ON TABLE activity_minutes IS
+  'About how many events and deliveries each source had in each minute. Rows are kept for 2 days. Null is 0.';
+COMMENT ON COLUMN activity_minutes.minute IS 'Number of the minute since 1970 (UTC).';
+COMMENT ON COLUMN activity_minutes.source IS 'Source.';
+COMMENT ON COLUMN activity_minutes.stored IS 'Events of accepted deliveries that were stored.';
+COMMENT ON COLUMN activity_minutes.duplicates IS 'Events of accepted deliveries that were stored before.';
+COMMENT ON COLUMN activity_minutes.conflicts IS 'Events of accepted deliveries whose key was stored with other content.';
+COMMENT ON COLUMN activity_minutes.rejected IS 'Rejected deliveries.';
+COMMENT ON COLUMN activity_minutes.applied IS 'Committed outcomes applied.';
+COMMENT ON COLUMN activity_minutes.unchanged IS 'Committed outcomes unchanged.';
+COMMENT ON COLUMN activity_minutes.stale IS 'Committed outcomes stale.';
+COMMENT ON COLUMN activity_minutes.ambiguous IS 'Committed outcomes ambiguous.';
+COMMENT ON COLUMN activity_minutes.ignored IS 'Committed outcomes ignored.';
+COMMENT ON COLUMN activity_minutes.failed IS 'Committed outcomes failed.';
+COMMENT ON COLUMN activity_minutes.dead IS 'Committed outcomes dead.';
+
+CREATE TABLE activity_hours (
+  hour       int NOT NULL,
+  source     int NOT NULL,
+  stored     int,
+  duplicates int,
+  conflicts  int,
+  rejected   int,
+  applied    int,
+  unchanged  int,
+  stale      int,
+  ambiguous  int,
+  ignored    int,
+  failed     int,
+  dead       int,
+  PRIMARY KEY (hour, source)
+)
+WITH (fillfactor = 80);
+COMMENT ON TABLE activity_hours IS
+  'About how many events and deliveries each source had in each hour. Rows are kept for 90 days. Null is 0.';
+COMMENT ON COLUMN activity_hours.hour IS 'Number of the hour since 1970 (UTC).';
+COMMENT ON COLUMN activity_hours.source IS 'Source.';
+COMMENT ON COLUMN activity_hours.stored IS 'Events of accepted deliveries that were stored.';
+COMMENT ON COLUMN activity_hours.duplicates IS 'Events of accepted deliveries that were stored before.';
+COMMENT ON COLUMN activity_hours.conflicts IS 'Events of accepted deliveries whose key was stored with other content.';
+COMMENT ON COLUMN activity_hours.rejected IS 'Rejected deliveries.';
+COMMENT ON COLUMN activity_hours.applied IS 'Committed outcomes applied.';
+COMMENT ON COLUMN activity_hours.unchanged IS 'Committed outcomes unchanged.';
+COMMENT ON COLUMN activity_hours.stale IS 'Committed outcomes stale.';
+COMMENT ON COLUMN activity_hours.ambiguous IS 'Committed outcomes ambiguous.';
+COMMENT ON COLUMN activity_hours.ignored IS 'Committed outcomes ignored.';
+COMMENT ON COLUMN activity_hours.failed IS 'Committed outcomes failed.';
+COMMENT ON COLUMN activity_hours.dead IS 'Committed outcomes dead.';
+
 ALTER TABLE console_sessions OWNER TO postern_maintenance;
 ALTER TABLE processes OWNER TO postern_maintenance;
-GRANT SELECT, INSERT, UPDATE, DELETE ON console_sessions, processes TO postern_operator;
+ALTER TABLE activity_minutes OWNER TO postern_maintenance;
+ALTER TABLE activity_hours OWNER TO postern_maintenance;
+GRANT SELECT, INSERT, UPDATE, DELETE ON console_sessions, processes, activity_minutes, activity_hours
+  TO postern_operator;

@@ -12,6 +12,8 @@ import (
 // USAGE of a sequence: u), and in brackets what it may do to some columns only. Who is not named
 // may do nothing. A new table needs a line.
 const decided = `
+activity_hours        operator sidu
+activity_minutes      operator sidu
 audit                 gateway (i) operator s(i)
 checkpoints           operator s processor siu
 console_sessions      operator sidu

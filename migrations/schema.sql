@@ -764,6 +764,100 @@ COMMENT ON VIEW mirror.outcomes IS 'The outcome of each event. Run 0 is live.';
 
 COMMENT ON COLUMN mirror.outcomes.source IS 'Name of the source.';
 
+CREATE TABLE postern.activity_hours (
+    hour integer NOT NULL,
+    source integer NOT NULL,
+    stored integer,
+    duplicates integer,
+    conflicts integer,
+    rejected integer,
+    applied integer,
+    unchanged integer,
+    stale integer,
+    ambiguous integer,
+    ignored integer,
+    failed integer,
+    dead integer
+)
+WITH (fillfactor='80');
+
+ALTER TABLE postern.activity_hours OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.activity_hours IS 'About how many events and deliveries each source had in each hour. Rows are kept for 90 days. Null is 0.';
+
+COMMENT ON COLUMN postern.activity_hours.hour IS 'Number of the hour since 1970 (UTC).';
+
+COMMENT ON COLUMN postern.activity_hours.source IS 'Source.';
+
+COMMENT ON COLUMN postern.activity_hours.stored IS 'Events of accepted deliveries that were stored.';
+
+COMMENT ON COLUMN postern.activity_hours.duplicates IS 'Events of accepted deliveries that were stored before.';
+
+COMMENT ON COLUMN postern.activity_hours.conflicts IS 'Events of accepted deliveries whose key was stored with other content.';
+
+COMMENT ON COLUMN postern.activity_hours.rejected IS 'Rejected deliveries.';
+
+COMMENT ON COLUMN postern.activity_hours.applied IS 'Committed outcomes applied.';
+
+COMMENT ON COLUMN postern.activity_hours.unchanged IS 'Committed outcomes unchanged.';
+
+COMMENT ON COLUMN postern.activity_hours.stale IS 'Committed outcomes stale.';
+
+COMMENT ON COLUMN postern.activity_hours.ambiguous IS 'Committed outcomes ambiguous.';
+
+COMMENT ON COLUMN postern.activity_hours.ignored IS 'Committed outcomes ignored.';
+
+COMMENT ON COLUMN postern.activity_hours.failed IS 'Committed outcomes failed.';
+
+COMMENT ON COLUMN postern.activity_hours.dead IS 'Committed outcomes dead.';
+
+CREATE TABLE postern.activity_minutes (
+    minute integer NOT NULL,
+    source integer NOT NULL,
+    stored integer,
+    duplicates integer,
+    conflicts integer,
+    rejected integer,
+    applied integer,
+    unchanged integer,
+    stale integer,
+    ambiguous integer,
+    ignored integer,
+    failed integer,
+    dead integer
+)
+WITH (fillfactor='70');
+
+ALTER TABLE postern.activity_minutes OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.activity_minutes IS 'About how many events and deliveries each source had in each minute. Rows are kept for 2 days. Null is 0.';
+
+COMMENT ON COLUMN postern.activity_minutes.minute IS 'Number of the minute since 1970 (UTC).';
+
+COMMENT ON COLUMN postern.activity_minutes.source IS 'Source.';
+
+COMMENT ON COLUMN postern.activity_minutes.stored IS 'Events of accepted deliveries that were stored.';
+
+COMMENT ON COLUMN postern.activity_minutes.duplicates IS 'Events of accepted deliveries that were stored before.';
+
+COMMENT ON COLUMN postern.activity_minutes.conflicts IS 'Events of accepted deliveries whose key was stored with other content.';
+
+COMMENT ON COLUMN postern.activity_minutes.rejected IS 'Rejected deliveries.';
+
+COMMENT ON COLUMN postern.activity_minutes.applied IS 'Committed outcomes applied.';
+
+COMMENT ON COLUMN postern.activity_minutes.unchanged IS 'Committed outcomes unchanged.';
+
+COMMENT ON COLUMN postern.activity_minutes.stale IS 'Committed outcomes stale.';
+
+COMMENT ON COLUMN postern.activity_minutes.ambiguous IS 'Committed outcomes ambiguous.';
+
+COMMENT ON COLUMN postern.activity_minutes.ignored IS 'Committed outcomes ignored.';
+
+COMMENT ON COLUMN postern.activity_minutes.failed IS 'Committed outcomes failed.';
+
+COMMENT ON COLUMN postern.activity_minutes.dead IS 'Committed outcomes dead.';
+
 CREATE TABLE postern.audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT postern.clock_now() NOT NULL,
@@ -2356,6 +2450,12 @@ COMMENT ON COLUMN postern.watermarks.recorded_at IS 'Time of that extension.';
 
 COMMENT ON COLUMN postern.watermarks.scope IS 'Digest of the list''s definition that the interval was checked with.';
 
+ALTER TABLE ONLY postern.activity_hours
+    ADD CONSTRAINT activity_hours_pkey PRIMARY KEY (hour, source);
+
+ALTER TABLE ONLY postern.activity_minutes
+    ADD CONSTRAINT activity_minutes_pkey PRIMARY KEY (minute, source);
+
 ALTER TABLE ONLY postern.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
@@ -2643,6 +2743,10 @@ GRANT SELECT,INSERT,UPDATE ON TABLE postern.outcomes TO postern_processor;
 
 GRANT SELECT ON TABLE mirror.outcomes TO postern_operator;
 GRANT SELECT ON TABLE mirror.outcomes TO postern_reader;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.activity_hours TO postern_operator;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.activity_minutes TO postern_operator;
 
 GRANT SELECT ON TABLE postern.audit TO postern_operator;
 

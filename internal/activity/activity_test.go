@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/events"
@@ -23,7 +24,7 @@ func newReporter(t *testing.T, db *testkit.DB, id string) *activity.Reporter {
 		State: func(context.Context) activity.State {
 			return activity.State{NotReady: "no\x00 disk", ConfigLoaded: 10 * time.Second, CanReprocess: true}
 		},
-		Started: time.Now().Add(-time.Minute), Interval: 10 * time.Millisecond}
+		Counters: prometheus.NewRegistry(), Started: time.Now().Add(-time.Minute), Interval: 10 * time.Millisecond}
 }
 
 func must(t *testing.T, err error) {

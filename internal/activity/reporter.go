@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
@@ -18,8 +19,10 @@ const DefaultInterval = 10 * time.Second
 
 const (
 	// reportTimeout bounds one report, and lastTimeout the last one of a process that stops.
-	reportTimeout = 5 * time.Second
+	reportTimeout = 3 * time.Second
 	lastTimeout   = 2 * time.Second
+	// deleteInterval is the time between two deletions of old counts by one process.
+	deleteInterval = 10 * time.Minute
 )
 
 // Reporter reports one process. While the database is unavailable it tries again at each interval.
@@ -31,27 +34,34 @@ type Reporter struct {
 	Process Process
 	// State returns what may have changed.
 	State func(context.Context) State
+	// Counters are the metrics of the process.
+	Counters prometheus.Gatherer
 	// Started is the start of the process by its own clock.
 	Started time.Time
 	// Interval is the time between two reports.
 	Interval time.Duration
+
+	// reported are the counters of the last report.
+	reported map[string]Counts
+	// deletedAt is when this process last deleted old counts.
+	deletedAt time.Time
 }
 
 // Run reports until ctx ends, and then reports that the process has stopped.
 func (r *Reporter) Run(ctx context.Context) error {
-	available := false
+	r.reported = map[string]Counts{}
+	failed := false
 	_ = lifecycle.Repeat(ctx, r.Interval, nil, func(err error) {
 		r.Logger.Warn("the activity of this process is not reported; retrying", "error", err)
 	}, func(ctx context.Context) (more bool, err error) {
-		within, cancel := lifecycle.WithTimeout(ctx, "report activity", reportTimeout)
+		// A stop does not interrupt a report, because it would be unknown whether it is committed.
+		ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "report activity", reportTimeout)
 		defer cancel()
-		err = r.report(within)
-		if ctx.Err() == nil { // a stop interrupts a report; that tells nothing about the database
-			available = err == nil
-		}
+		err = r.report(ctx)
+		failed = err != nil
 		return false, err
 	})
-	if available { // otherwise the last report would only delay the stop
+	if !failed { // otherwise the last report would only delay the stop
 		r.reportStop(ctx)
 	}
 	return nil
@@ -59,14 +69,28 @@ func (r *Reporter) Run(ctx context.Context) error {
 
 // report writes one report.
 func (r *Reporter) report(ctx context.Context) error {
-	return r.reportProcess(ctx)
+	if err := r.reportProcess(ctx); err != nil {
+		return err
+	}
+	if err := r.reportCounts(ctx); err != nil {
+		return err
+	}
+	if time.Since(r.deletedAt) < deleteInterval {
+		return nil
+	}
+	r.deletedAt = time.Now()
+	return r.deleteOld(ctx)
 }
 
 // reportStop writes the last report and deletes the row of the process.
 func (r *Reporter) reportStop(ctx context.Context) {
 	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "report the stop", lastTimeout)
 	defer cancel()
-	if _, err := r.Pool.Exec(ctx, deleteProcessSQL, r.Process.ID); err != nil {
+	err := r.reportCounts(ctx)
+	if err == nil {
+		_, err = r.Pool.Exec(ctx, deleteProcessSQL, r.Process.ID)
+	}
+	if err != nil {
 		r.Logger.Debug("the stop of this process is not reported", "error", err)
 	}
 }

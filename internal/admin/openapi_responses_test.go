@@ -222,12 +222,16 @@ func (b *testBundle) filled(t *testing.T) {
 			VALUES ('other', 'here:/spool', '-infinity', now(), NULL, NULL);
 		INSERT INTO processes (id, kind, host, pid, version, admin_address, started_at, reported_at, not_ready,
 			config_loaded_at, config_digest, can_reprocess)
-			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), 'no', now(), '', true)`)
+			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), 'no', now(), '', true);
+		INSERT INTO activity_minutes (minute, source, stored, applied)
+			VALUES (floor(extract(epoch FROM now()) / 60), 1, 2, 1);
+		INSERT INTO activity_hours (hour, source, stored, applied)
+			VALUES (floor(extract(epoch FROM now()) / 3600), 1, 2, 1)`)
 }
 
 // reads are addresses of the routes that only read, except the comparison of a rebuild. Run 1 is an
 // object scan.
-var reads = []string{"/me", "/processes", "/events",
+var reads = []string{"/me", "/processes", "/activity", "/activity?by_source=true&step=hour&since=2h", "/events",
 	"/events?status=dead&type=order.*&limit=1&since=1h&until=2099-01-01&account=",
 	"/events/second", "/find?q=second", "/conflicts", "/objects", "/objects?ambiguous=true", "/objects/stripe/order/7",
 	"/objects/stripe/order/8", "/outcomes?run=live&status=dead", "/rejections", "/rejections/2", "/redactions",

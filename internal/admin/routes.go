@@ -56,6 +56,8 @@ func (h *handler) routes() []route {
 			reflect.TypeFor[*operations.Caller](), h.me},
 		get(h, "/processes", "List the processes of the instance with their state",
 			operations.ListPages(activity.Processes)),
+		get(h, "/activity", "Show how many events and deliveries there were, by minute or hour",
+			operations.Activity),
 
 		get(h, "/events", "List events, the newest first", operations.Events),
 		get(h, "/events/:id", "Show all that is stored of an event: receipt, conflicts, outcomes, body",

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"testing"
 	"time"
@@ -65,4 +66,35 @@ func TestActivity_processes_areListedByEach(t *testing.T) {
 	}
 	stop(t, gateway)
 	list("processor ")
+}
+
+// What happens to deliveries is counted by source and minute, from the receipt to the outcome.
+func TestActivity_deliveries_areCounted(t *testing.T) {
+	t.Parallel()
+	b := setup(t, reportOften)
+	one := b.sign(t, "stripe", "customer.updated", 1, time.Now())
+	b.mustPost(t, "stripe", one)
+	b.mustPost(t, "stripe", one)
+	b.mustPost(t, "shopify", b.sign(t, "shopify", "orders/create", 1, time.Now()))
+	forged := b.sign(t, "stripe", "customer.updated", 2, time.Now())
+	forged.Body = append(forged.Body, ' ')
+	if status, _ := b.post(t, "stripe", forged); status != http.StatusUnauthorized {
+		t.Fatalf("a forged delivery gets %d", status)
+	}
+	want := map[string]activity.Counts{"stripe": {Stored: 1, Duplicates: 1, Rejected: 1, Applied: 1},
+		"shopify": {Stored: 1, Applied: 1}}
+	testkit.Eventually(t, time.Minute, func() error {
+		var found activity.Points
+		if err := adminGet(b.app, "/activity?by_source=true&step=hour&since=2h", &found); err != nil {
+			return err
+		}
+		got := map[string]activity.Counts{}
+		for _, p := range found.Points {
+			got[p.Source] = p.Counts
+		}
+		if !maps.Equal(got, want) {
+			return fmt.Errorf("%+v, want %+v", got, want)
+		}
+		return nil
+	})
 }

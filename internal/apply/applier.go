@@ -118,7 +118,11 @@ func New(o Options) (*Applier, error) {
 	if a.Tracer == nil {
 		a.Tracer = otel.Tracer("github.com/postern-gateway/postern/internal/apply")
 	}
-	return a, a.metrics.register(o.Metrics)
+	if err := a.metrics.register(o.Metrics); err != nil {
+		return nil, err
+	}
+	a.metrics.createSeries(o.Sources)
+	return a, nil
 }
 
 // Rules returns the current rules of effects, nil if there are none.

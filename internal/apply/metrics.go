@@ -24,9 +24,6 @@ var statuses = []versioning.Status{versioning.Applied, versioning.Unchanged, ver
 // register builds the metrics and registers them, unless reg is nil.
 func (m *metrics) register(reg prometheus.Registerer) error {
 	m.build()
-	for _, s := range statuses { // so that a rate includes the first count
-		m.outcomes.WithLabelValues(string(s))
-	}
 	for _, change := range []string{"ambiguous", "resolved", "refetch_pending"} {
 		m.ambiguities.WithLabelValues(change)
 	}
@@ -41,18 +38,27 @@ func (m *metrics) register(reg prometheus.Registerer) error {
 	return nil
 }
 
+// createSeries creates the series of the sources, so that a rate includes the first count.
+func (m *metrics) createSeries(sources map[string]Source) {
+	for source := range sources {
+		for _, s := range statuses {
+			m.outcomes.WithLabelValues(source, string(s))
+		}
+	}
+}
+
 func (m *metrics) build() {
-	vector := func(name, label, help string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
+	vector := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	histogram := func(name, help string, start float64, n int) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help,
 			Buckets: prometheus.ExponentialBuckets(start, 2, n)})
 	}
-	m.outcomes = vector("postern_outcomes_total", "status", "Committed outcomes by status. A failed event is retried, "+
-		"and counts again each time.")
-	m.ambiguities = vector("postern_object_ambiguities_total", "change",
-		"Objects that became ambiguous, stopped being ambiguous, or began to need a refetch from the provider.")
+	m.outcomes = vector("postern_outcomes_total", "Committed outcomes by status. A failed event is retried, "+
+		"and counts again each time.", "source", "status")
+	m.ambiguities = vector("postern_object_ambiguities_total", "Objects that became ambiguous, stopped being "+
+		"ambiguous, or began to need a refetch from the provider.", "change")
 	m.batches = histogram("postern_apply_batch_events", "Events per apply transaction.", 1, 11)
 	m.apply = histogram("postern_apply_seconds", "Time of an apply transaction.", 0.0005, 16)
 	m.lag = histogram("postern_apply_lag_seconds", "Time from the receipt of an event to its first committed outcome. "+
@@ -73,7 +79,7 @@ func (t *transaction) count() {
 			continue
 		}
 		counts[e.outcome.status]++
-		t.metrics.outcomes.WithLabelValues(string(e.outcome.status)).Inc()
+		t.metrics.outcomes.WithLabelValues(e.ev.Source, string(e.outcome.status)).Inc()
 		if e.attempts == 0 && t.to.Run == events.LiveRun && !e.ev.Retry {
 			lag := max(t.endedAt.Sub(e.ev.ReceivedAt), 0)
 			t.metrics.lag.Observe(lag.Seconds())

@@ -50,7 +50,10 @@ func (d *directory) source(name string) (Source, bool) {
 // Replace replaces the configured sources in one step. Events of a source that was removed wait,
 // without losing an attempt, until the source is configured again. The processor owns the map from
 // now on.
-func (a *Applier) Replace(sources map[string]Source) { a.sources.configure(sources) }
+func (a *Applier) Replace(sources map[string]Source) {
+	a.sources.configure(sources)
+	a.metrics.createSeries(sources)
+}
 
 // CachedSource returns the name of a source, "" if this process does not know the number, and
 // whether the source is configured here.

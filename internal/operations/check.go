@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-playground/validator/v10"
 
+	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -36,6 +37,7 @@ var choices = map[string][]string{
 	"replay_mode":       textsOf(replay.State, replay.Missing, replay.Force),
 	"difference_kind":   {"missing", "mirror_older", "content_differs", "orphan"},
 	"difference_result": {"repaired", "unrepaired"},
+	"activity_step":     {activity.Minute, activity.Hour},
 }
 
 var outcomeStatuses = []versioning.Status{versioning.Applied, versioning.Unchanged, versioning.Stale,

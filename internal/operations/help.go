@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/events"
 )
 
@@ -49,6 +50,11 @@ var help = map[string]string{
 	"idempotency_key": "your idempotency key (for example the planned time or the build number): a second request " +
 		"with the same key gets the same run",
 
+	"ActivityParams.by_source": fmt.Sprintf("true: points for each source, at most %d minutes or hours; false: the sum "+
+		"of the sources, at most %d", activity.MaxPointsBySource, activity.MaxPoints),
+	"ActivityParams.since":     "from this time on (default: an hour before until): " + timeHelp,
+	"ActivityParams.step":      "minute or hour (default: minute, unless the time range is too long or too old)",
+	"ActivityParams.until":     "before this time (default: now): " + timeHelp,
 	"AuditParams.action":       "action, or its first words: runs pause, runs, token",
 	"AuditParams.actor":        "token, account@machine, loopback, or PostgreSQL login",
 	"BacktestParams.rule":      "name of a rule in the current configuration",
