@@ -18,6 +18,16 @@ var (
 	AppendReceipt      = appendReceipt
 )
 
+// Diagnose returns the diagnosis of a group with deliveries that were rejected after the last
+// accepted one.
+func (g RejectionGroup) Diagnose(since int64, from time.Time) string {
+	g.rejectedSince, g.rejectedFrom = since, from
+	return g.diagnose()
+}
+
+// RejectionGroupsSQL groups rejections.
+const RejectionGroupsSQL = rejectionGroupsSQL
+
 // Routes returns the routes of a server.
 func (s *Server) Routes() []*echo.Route { return s.router().Routes() }
 

@@ -131,7 +131,7 @@ var help = map[string]string{
 	"RedactParams.path":   "path of the value in bodies: $.customer.email, $.orders[*].email",
 	"RedactParams.value": "the value at the path, in upper or lower case; - reads it from standard input, so that no " +
 		"shell history contains it",
-	"RejectionParams.reason":    oneOf("rejection_reason"),
+	"RejectionFilter.reason":    oneOf("rejection_reason"),
 	"RejectionSelection.cursor": "next_cursor of the previous request",
 	"RejectionSelection.ids": fmt.Sprintf("ids of rejections, separated by commas, at most %d; without ids the filter "+
 		"selects", maxRejections),

@@ -15,24 +15,48 @@ import (
 	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
-// RejectionParams select rejected deliveries.
-type RejectionParams struct {
+// RejectionFilter selects rejected deliveries.
+type RejectionFilter struct {
 	Source string `json:"source,omitzero"`
 	Reason string `json:"reason,omitzero" validate:"omitempty,rejection_reason"`
 	Since  Time   `json:"since,omitzero"`
 	Until  Time   `json:"until,omitzero"`
+}
+
+// filter returns the filter for the stored rejections. Errors: events.ErrInvalid.
+func (p RejectionFilter) filter(ctx context.Context, pool *pgxpool.Pool) (f ingest.RejectionFilter, err error) {
+	source, err := checkSource(ctx, pool, p, p.Source)
+	return ingest.RejectionFilter{Source: source, Reason: p.Reason, Since: p.Since.at, Until: p.Until.at}, err
+}
+
+// RejectionParams select rejected deliveries of a list.
+type RejectionParams struct {
+	RejectionFilter
 	Page
 }
 
 // Rejections lists rejected deliveries. Errors: events.ErrInvalid.
 func Rejections(ctx context.Context, pool *pgxpool.Pool, p RejectionParams) (page events.Page[ingest.Rejection],
 	err error) {
-	source, err := checkSource(ctx, pool, p, p.Source)
+	if err := check(p); err != nil {
+		return page, err
+	}
+	f, err := p.filter(ctx, pool)
 	if err != nil {
 		return page, err
 	}
-	return ingest.ListRejections(ctx, pool, ingest.RejectionFilter{Source: source, Reason: p.Reason, Since: p.Since.at,
-		Until: p.Until.at}, p.Cursor, p.limit())
+	return ingest.ListRejections(ctx, pool, f, p.Cursor, p.limit())
+}
+
+// RejectionGroups groups rejected deliveries by source and reason, with a diagnosis. Errors:
+// events.ErrInvalid.
+func RejectionGroups(ctx context.Context, pool *pgxpool.Pool,
+	p RejectionFilter) (page events.Page[ingest.RejectionGroup], err error) {
+	f, err := p.filter(ctx, pool)
+	if err != nil {
+		return page, err
+	}
+	return ingest.GroupRejections(ctx, pool, f)
 }
 
 // AuditParams select audit entries.
