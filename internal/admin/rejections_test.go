@@ -130,6 +130,38 @@ func TestRejections_reprocess_storesVerifiedOnce(t *testing.T) {
 	}
 }
 
+// A process with the configuration of the source explains the verification; others leave it out.
+func TestRejection_configuredSource_isExplained(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.reject(t, 1, testSecret)
+	b.reject(t, 2, "whsec_forged")
+	b.reject(t, 3, testSecret)
+	b.db.Exec(t, `UPDATE rejections SET bytes = bytes + 1 WHERE id = 3`)
+	if status, body := b.get(t, "/api/v1/rejections/1"); status != 200 || body["verification"] != nil {
+		t.Errorf("without sources: %d %v", status, body)
+	}
+	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t),
+		Endpoints: b.reprocessor(t).Endpoints})
+	for id, texts := range map[string][]string{
+		"1": {"verified:true", "{timestamp}.{body} is signed", "SHA-256 ", "secret second matches a signature",
+			"before receipt; 5m0s are allowed", "event_id:evt_"},
+		"2": {"verified:false", "{timestamp}.{body} is signed", "secret second does not match", "wrong_signature"},
+		"3": {"verification:<nil>"},
+	} {
+		status, body := b.get(t, "/api/v1/rejections/"+id)
+		got := fmt.Sprint("verification:", body["verification"])
+		for _, text := range texts {
+			if status != 200 || !strings.Contains(got, text) {
+				t.Errorf("%s: %d %s, want %q", id, status, got, text)
+			}
+		}
+		if strings.Contains(fmt.Sprint(body), testSecret) {
+			t.Errorf("%s contains the secret", id)
+		}
+	}
+}
+
 // A request works on 1,000 deliveries, and the next one continues.
 func TestRejections_many_continueWithCursor(t *testing.T) {
 	t.Parallel()

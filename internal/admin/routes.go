@@ -11,9 +11,9 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/postern-gateway/postern/internal/activity"
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -73,8 +73,10 @@ func (h *handler) routes() []route {
 			operations.OverwriteObject),
 		get(h, "/outcomes", "List outcomes, those of the newest events first", operations.Outcomes),
 		get(h, "/rejections", "List rejected deliveries, the newest first", operations.Rejections),
-		get(h, "/rejections/:id", "Show a rejected delivery: the reason, headers and body",
-			byID(ingest.ShowRejection)),
+		get(h, "/rejections/groups", "Group rejected deliveries by source and reason, with the probable cause of each",
+			operations.RejectionGroups),
+		get(h, "/rejections/:id", "Show a rejected delivery: the reason, headers, body and verification",
+			h.rejection),
 		post(h, "/rejections/verify", "Verify rejected deliveries again with the current secrets; nothing is written",
 			h.verifyRejections),
 		post(h, "/rejections/reprocess", "Store rejected deliveries that are valid now; a reason is required",
@@ -236,6 +238,18 @@ func drift(ctx context.Context, pool *pgxpool.Pool, p idParams) (*objectscan.Dri
 
 func (h *handler) stream(ctx context.Context, pool *pgxpool.Pool, _ none) (*operations.StreamView, error) {
 	return operations.Stream(ctx, pool, h.Stream)
+}
+
+func (h *handler) rejection(ctx context.Context, pool *pgxpool.Pool, p idParams) (*operations.RejectionView, error) {
+	return operations.Rejection(ctx, pool, h.endpoints(), p.ID)
+}
+
+// endpoints returns the currently configured sources; none where this process has none.
+func (h *handler) endpoints() []config.Endpoint {
+	if h.Endpoints == nil {
+		return nil
+	}
+	return h.Endpoints()
 }
 
 func (h *handler) verifyRejections(ctx context.Context, pool *pgxpool.Pool, p operations.RejectionSelection,

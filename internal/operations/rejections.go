@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/provider"
 )
 
 // RejectionSelection selects rejected deliveries, by their ids or by a filter; the zero value
@@ -73,6 +74,54 @@ type Reprocessor struct {
 var ErrNoReprocessor = errors.New("this process has no signing secrets and no access of a gateway: send the request " +
 	"to a gateway, to postern serve or to postern dev, or use the commands postern rejections verify and postern " +
 	"rejections reprocess with --config FILE")
+
+// RejectionView is a rejected delivery with the explanation of its verification.
+type RejectionView struct {
+	*ingest.RejectionDetail
+	// Verification explains how the current configuration verifies the delivery as of its receipt;
+	// left out where the process has no such source, or only a part of the body is stored.
+	Verification *provider.Explanation `json:"verification,omitzero"`
+}
+
+// Rejection returns one rejected delivery. endpoints are the configured sources, which may be none.
+// Errors: events.ErrNotFound.
+func Rejection(ctx context.Context, db postgres.DB, endpoints []config.Endpoint, id int64) (*RejectionView, error) {
+	r, err := ingest.ShowRejection(ctx, db, id)
+	if err != nil {
+		return nil, err
+	}
+	v := &RejectionView{RejectionDetail: r}
+	if !r.Truncated {
+		v.Verification = ExplainVerification(endpoints, r.Source, r.Headers, r.Body, r.ReceivedAt.Time)
+	}
+	return v, nil
+}
+
+// ExplainVerification explains how the configured source verifies a stored delivery, of a rejection
+// or an event, as of its time of receipt. It tries common mistakes too, so it is for deliveries
+// that an operator selects. It returns nil if the source is not among the endpoints, or the
+// delivery cannot be read.
+func ExplainVerification(endpoints []config.Endpoint, source string, headers, body []byte,
+	receivedAt time.Time) (x *provider.Explanation) {
+	i := slices.IndexFunc(endpoints, func(e config.Endpoint) bool { return e.Source.Name == source })
+	if i < 0 || len(endpoints[i].Source.Secrets) == 0 {
+		return nil
+	}
+	d, err := events.DecodeDelivery(headers, body, receivedAt)
+	if err != nil {
+		return nil
+	}
+	defer func() {
+		if recover() != nil { // a defect of the provider must not hide the delivery
+			x = nil
+		}
+	}()
+	x, err = provider.ExplainDelivery(endpoints[i].Provider, endpoints[i].Source, d, false)
+	if err != nil {
+		return nil
+	}
+	return x
+}
 
 const (
 	// maxRejections is the maximum number of deliveries of one request.

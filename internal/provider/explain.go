@@ -43,11 +43,15 @@ func Explain(src *Source, d *Delivery, schemes ...*signature.Scheme) []signature
 
 // Explanation says step by step how a gateway handles a delivery.
 type Explanation struct {
-	Verified bool             `json:"verified"`
-	Steps    []signature.Step `json:"steps"`
+	// Verified is true if a gateway accepts the signature.
+	Verified bool `json:"verified"`
+	// Steps are the checks in order: the place and the form of the signature, the signed bytes, each
+	// secret, the age of the signed time, and the probable causes of a failure.
+	Steps []signature.Step `json:"steps"`
 	// Response says what the gateway responds instead of storing events; "" if it stores them.
-	Response string           `json:"answer,omitempty"`
-	Events   []ExplainedEvent `json:"events,omitempty"`
+	Response string `json:"answer,omitempty"`
+	// Events are the events that it stores.
+	Events []ExplainedEvent `json:"events,omitempty"`
 	// Rejected is why a gateway rejects the delivery; "" if it does not.
 	Rejected string `json:"-"`
 }

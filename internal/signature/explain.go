@@ -2,6 +2,7 @@ package signature
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -310,7 +311,11 @@ func (x *explainer) explainMessage() {
 			x.add("message", false, "%s: %v", t.escaped(), err)
 			continue
 		}
-		x.add("message", true, "%s is signed, here %d bytes: %s", t.escaped(), len(text), excerpt(text))
+		digest := ""
+		if s.Method != Hash { // its message contains the secret
+			digest = fmt.Sprintf("; SHA-256 %x", sha256.Sum256(text))
+		}
+		x.add("message", true, "%s is signed, here %d bytes: %s%s", t.escaped(), len(text), excerpt(text), digest)
 	}
 }
 

@@ -42,9 +42,11 @@ func TestExplain_steps_areDescribed(t *testing.T) {
 		`ok time: item:t is "1700000000", which is 2023-11-14T22:13:20Z`,
 	}
 	right := append(slices.Clone(read),
-		`ok message: {timestamp}.{body} is signed, here 25 bytes: "1700000000.{\"id\":\"evt_1\"}"`)
+		`ok message: {timestamp}.{body} is signed, here 25 bytes: "1700000000.{\"id\":\"evt_1\"}"; `+
+			`SHA-256 84ec3e96affce72cf265ab7a61281bea0d32a4ed87659cd4028bac4489209531`)
 	wrong := append(slices.Clone(read),
-		`ok message: {timestamp}.{body} is signed, here 26 bytes: "1700000000.{\"id\":\"evt_1\"}\n"`)
+		`ok message: {timestamp}.{body} is signed, here 26 bytes: "1700000000.{\"id\":\"evt_1\"}\n"; `+
+			`SHA-256 689e870d17fcbb32f256e61353aaaa73e96c866ae7fc8f17bcfde1f1797a1f5b`)
 	spoiled := r
 	spoiled.Body = append(bytes.Clone(r.Body), '\n')
 	tests := []struct {
