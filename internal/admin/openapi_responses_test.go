@@ -235,7 +235,7 @@ var reads = []string{"/me", "/processes", "/activity", "/activity?by_source=true
 	"/events?status=dead&type=order.*&limit=1&since=1h&until=2099-01-01&account=",
 	"/events/second", "/find?q=second", "/conflicts", "/objects", "/objects?ambiguous=true", "/objects/stripe/order/7",
 	"/objects/stripe/order/8", "/outcomes?run=live&status=dead", "/rejections", "/rejections/2",
-	"/rejections/groups", "/redactions",
+	"/rejections/groups", "/failures?status=dead&since=1h", "/redactions",
 	"/audit", "/retention", "/runs", "/runs/1", "/runs/1/drift", "/runs/1/differences",
 	"/runs/1/differences?kind=orphan&limit=1", "/schedules", "/schedules/nightly",
 	"/watermarks", "/refetches", "/effects", "/effects/1", "/effects/3", "/effects/5",

@@ -25,6 +25,7 @@ type object = map[string]any
 // operationIDs are the ids of operations whose route does not lead to a good one.
 var operationIDs = map[string]string{
 	"GET /effects/backtest":         "backtestEffects",
+	"GET /failures":                 "listFailures",
 	"GET /find":                     "find",
 	"GET /openapi.json":             "getOpenAPI",
 	"GET /rebuilds/:id/compare":     "compareRebuild",

@@ -72,6 +72,8 @@ func (h *handler) routes() []route {
 		post(h, "/objects/overwrite", "Overwrite an object with its current state at the provider; requires a reason",
 			operations.OverwriteObject),
 		get(h, "/outcomes", "List outcomes, those of the newest events first", operations.Outcomes),
+		get(h, "/failures", "Group the newest failed and dead events by reason, without its variable parts",
+			operations.FailuresByReason),
 		get(h, "/rejections", "List rejected deliveries, the newest first", operations.Rejections),
 		get(h, "/rejections/groups", "Group rejected deliveries by source and reason, with the probable cause of each",
 			operations.RejectionGroups),

@@ -117,7 +117,7 @@ func ListConflicts(ctx context.Context, pool *pgxpool.Pool, f ConflictFilter, cu
 				return nil, err
 			}
 			return postgres.Collect(ctx, pool, scanConflict, conflictsSQL, below, first, NilIfZero(f.Source), f.Account,
-				like(f.Type), NilIfZero(f.Key), NilIfZero(f.Since), NilIfZero(f.Until), limit)
+				Like(f.Type), NilIfZero(f.Key), NilIfZero(f.Since), NilIfZero(f.Until), limit)
 		})
 	if err == nil && page.Next == "" && first > 0 {
 		page.Next = MakeCursor(first)

@@ -76,7 +76,7 @@ func (f *Filter) matchWindow(ctx context.Context, pool *pgxpool.Pool, after, bou
 
 // conditions returns the parameters of the SQL conditions, from $3 on.
 func (f *Filter) conditions() []any {
-	return []any{NilIfZero(f.Source), f.Account, like(f.Type), NilIfZero(f.ObjectType), NilIfZero(f.ObjectID),
+	return []any{NilIfZero(f.Source), f.Account, Like(f.Type), NilIfZero(f.ObjectType), NilIfZero(f.ObjectID),
 		NilIfZero(f.Key), NilIfZero(f.OccurredSince), NilIfZero(f.OccurredUntil), NilIfZero(f.Status),
 		NilIfZero(f.Origin)}
 }

@@ -156,8 +156,8 @@ func ReadPage[T, K any](verb, cursor string, limit int, start K, position func(*
 	return page, nil
 }
 
-// like converts a pattern with * to one for SQL's LIKE; nil if there is none.
-func like(pattern string) *string {
+// Like converts a pattern with * to one for SQL's LIKE; nil if there is none.
+func Like(pattern string) *string {
 	if pattern == "" {
 		return nil
 	}

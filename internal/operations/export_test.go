@@ -5,3 +5,6 @@ var Mentioning = searchMentions
 
 // Help is the help by parameter.
 var Help = help
+
+// FailurePattern returns a reason with … for each variable part.
+var FailurePattern = failurePattern

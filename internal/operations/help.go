@@ -78,6 +78,9 @@ var help = map[string]string{
 	"EventSelection.occurred_until": "before this time of the provider",
 	"EventSelection.origin":         "origin of the event: " + oneOf("origin"),
 	"EventSelection.type":           "event type" + anyText + ": invoice.* (not the type of the object)",
+	"FailureParams.object_type":     "type of the object",
+	"FailureParams.status":          "failed or dead (default: both)",
+	"FailureParams.type":            "event type" + anyText,
 	"FindParams.q": "the exact id or name of an event, object, run, rejection, effect, schedule or source; a kind " +
 		"may be before a number: run 3",
 	"EventFilter.status": "status of the live outcome: " + oneOf("event_status"),
