@@ -29,9 +29,13 @@ const (
 )
 
 // form completes an action: each form has its own idempotency key, so that sending it twice changes
-// nothing twice.
+// nothing twice. Inputs get the names under which a form sends parameters.
 func (r *request) form(a action) action {
 	a.Key = rand.Text()
+	a.Inputs = slices.Clone(a.Inputs)
+	for i := range a.Inputs {
+		a.Inputs[i].Name = paramPrefix + a.Inputs[i].Name
+	}
 	return a
 }
 

@@ -3,11 +3,14 @@ package console
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -24,7 +27,11 @@ func (r *request) objectName() operations.ObjectName {
 
 // objectPage shows one object of the mirror.
 func objectPage(ctx context.Context, r *request) (*view, error) {
-	o, err := operations.Object(ctx, r.c.Pages, r.objectName())
+	name := r.objectName()
+	o, err := operations.Object(ctx, r.c.Pages, name)
+	if errors.Is(err, events.ErrNotFound) {
+		return absentObject(ctx, r, name, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +40,15 @@ func objectPage(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Kind: visible(o.ObjectType + " of source " + o.Source), Title: visible(o.ObjectID), Lead: objectFlags(o),
 		Text: objectSentence(r, o), Notes: objectNotes(r, o)}
+	pending, err := operations.ObjectRefetch(ctx, r.c.Pages, operations.ObjectKey{Source: o.Source,
+		Account: &o.Account, Type: o.ObjectType, ObjectID: o.ObjectID})
+	if err != nil {
+		return nil, err
+	}
 	v.Blocks = append(v.Blocks, block{Actions: objectActions(r, o)}, objectFields(r, o))
+	if pending != nil {
+		v.Blocks = append(v.Blocks, r.refetchBlock(pending))
+	}
 	effects, err := objectEffects(ctx, r, o)
 	if err != nil {
 		return nil, err
@@ -65,11 +80,11 @@ func objectFlags(o *versioning.View) (all []cell) {
 
 // objectSentence tells where the shown state comes from.
 func objectSentence(r *request, o *versioning.View) string {
-	s := fmt.Sprintf("Revision %s", groupDigits(o.Revision))
+	s := fmt.Sprintf("This is revision %s, stored at %s.", groupDigits(o.Revision), r.at(o.UpdatedAt).Text)
 	if o.Version != versioning.NoVersion {
-		s += " has the state " + versionSentence(r, o.Version)
+		s += " It has the state " + versionSentence(r, o.Version) + "."
 	}
-	return s + ". The mirror was last changed at " + r.at(o.UpdatedAt).Text + "."
+	return s
 }
 
 // versionSentence says which version of an object it is.
@@ -81,30 +96,27 @@ func versionSentence(r *request, v versioning.Version) string {
 	if v.Seen != 0 {
 		s += ", as a refetch that began at " + r.time(time.UnixMicro(v.Seen)).Text + " read it"
 	}
-	if v.Rank != 0 {
-		s += fmt.Sprintf(", number %d in the order of the states of that time", v.Rank)
-	}
 	if v.Final {
 		s += ", when it was deleted for good"
 	}
 	return s
 }
 
-// versionTime shows a version: its time, and its other parts in small letters.
-func (r *request) versionTime(v versioning.Version) cell {
+// versionTime shows a version: its time as show does, and its other parts in small letters.
+func versionTime(v versioning.Version, show func(time.Time) cell) cell {
 	if v == versioning.NoVersion {
 		return cell{}
 	}
 	c := code(fmt.Sprint(v.At))
 	if v.IsTime() {
-		c = r.shortTime(time.UnixMicro(v.At))
+		c = show(time.UnixMicro(v.At))
 	}
 	var parts []string
 	if v.Final {
 		parts = append(parts, "final")
 	}
 	if v.Seen != 0 {
-		parts = append(parts, "seen "+r.shortTime(time.UnixMicro(v.Seen)).Text)
+		parts = append(parts, "seen "+show(time.UnixMicro(v.Seen)).Text)
 	}
 	if v.Rank != 0 {
 		parts = append(parts, fmt.Sprintf("rank %d", v.Rank))
@@ -162,16 +174,45 @@ func objectActions(r *request, o *versioning.View) []action {
 		r.objectForm(o, action{Label: "Refetch", Text: "A processor reads the object from the provider's API. The " +
 			"response changes the mirror only if it is newer.", Path: "/api/v1/refetches", Reason: "optional",
 			Then: self}),
-		r.objectForm(o, action{Label: "Replay its events", Text: "A processor applies the stored events of this " +
-			"object " +
-			"again. Only a state that is newer than the stored one changes the object. No effect happens again.",
-			Path: "/api/v1/replays", Reason: "optional", Then: Prefix + "runs/{id}"}),
+		{Label: "Replay its events", Text: "Shows how many events would be applied again, and what would change.",
+			Href: query(path("runs", "new", "replay"), "source", o.Source, "account", o.Account, "object_type",
+				o.ObjectType, "object_id", o.ObjectID)},
 		r.objectForm(o, action{Label: "Overwrite from the provider", Danger: true, Text: "A run reads the object " +
 			"from " +
 			"the provider's API. That state wins over the stored one, whatever their versions are. Events that were " +
 			"received before do not count any more. This cannot be undone.", Path: "/api/v1/objects/overwrite",
 			Reason: "required", Then: Prefix + "runs/{id}"}),
 	}
+}
+
+// absentObject is the page of an object that is not in the mirror, but whose refetch is requested.
+// Without a request it is notFound.
+func absentObject(ctx context.Context, r *request, name operations.ObjectName, notFound error) (*view, error) {
+	pending, err := operations.ObjectRefetch(ctx, r.c.Pages, operations.ObjectKey{Source: name.Source,
+		Account: name.Account, Type: name.Type, ObjectID: name.ID})
+	if err != nil || pending == nil {
+		return nil, notFound
+	}
+	return &view{Kind: visible(name.Type + " of source " + name.Source), Title: visible(name.ID),
+		Text:   "The object is not in the mirror. If the provider has it, the refetch stores it.",
+		Blocks: []block{r.refetchBlock(pending)}}, nil
+}
+
+// refetchBlock shows the refetch request of an object.
+func (r *request) refetchBlock(q *refetch.Request) block {
+	requested := []cell{r.at(q.RequestedAt)}
+	if q.RequestedBy != "" {
+		requested = append(requested, text("by "+q.RequestedBy))
+	}
+	fields := []field{{"Reason", []cell{text(label(q.Reason))}}, {"Requested", requested},
+		{"Next attempt", []cell{r.refetchDue(q)}}, {"Failed attempts", []cell{text(groupDigits(int64(q.Attempts)))}}}
+	if q.Error != "" {
+		fields = append(fields, field{"Last error", []cell{text(q.Error)}})
+	}
+	cancel := r.objectForm(&versioning.View{Source: q.Source, Account: q.Account, ObjectType: q.ObjectType,
+		ObjectID: q.ObjectID}, action{Label: "Cancel the refetch", Path: "/api/v1/refetches/cancel", Reason: "optional",
+		Text: "An attempt that is in progress continues. The mirror requests a refetch again if it needs one."})
+	return block{ID: "refetch", Heading: "Refetch request", Fields: fields, Actions: []action{cancel}}
 }
 
 // objectForm completes an action on an object. The account is sent also if it is empty, since
@@ -193,7 +234,7 @@ func objectFields(r *request, o *versioning.View) block {
 	}
 	version := text("none yet")
 	if o.Version != versioning.NoVersion {
-		version = text(o.Version.String())
+		version = versionTime(o.Version, r.time)
 	}
 	fields = append(fields, field{"Version", []cell{version}}, field{"Revision", []cell{text(groupDigits(o.Revision))}})
 	if o.LastEventID != 0 {

@@ -44,7 +44,7 @@ var objectList = list[operations.ObjectParams, versioning.View]{
 func objectRow(r *request, o *versioning.View) []cell {
 	return []cell{r.objectCell(o.Source, o.Account, o.ObjectType, o.ObjectID), link(o.Source, path("sources",
 		o.Source)),
-		shortCode(o.Account), joinBadges(objectFlags(o)), r.versionTime(o.Version), number(o.Revision),
+		shortCode(o.Account), joinBadges(objectFlags(o)), versionTime(o.Version, r.shortTime), number(o.Revision),
 		r.eventCell(o.LastEventID), r.shortTime(o.UpdatedAt.Time)}
 }
 
@@ -101,7 +101,7 @@ func outcomeRow(r *request, o *events.Outcome) []cell {
 	}
 	return []cell{at, r.eventCell(o.EventID), link(o.Source, path("sources", o.Source)),
 		r.objectCell(o.Source, o.Account, o.ObjectType, o.ObjectID), status, shorten(o.Reason, 160),
-		r.versionTime(versionOf(o.Version)), runCell(o.Run), number(o.Attempts)}
+		versionTime(versionOf(o.Version), r.shortTime), runCell(o.Run), number(o.Attempts)}
 }
 
 // runCell links to a run. Events that were applied as they arrived have none.

@@ -20,7 +20,7 @@ func rejectionPage(ctx context.Context, r *request) (*view, error) {
 		return nil, &download{name: "rejection-" + id(x.ID), body: x.Body}
 	}
 	v := &view{Kind: "Rejection " + id(x.ID), Title: sentenceCase(visible(label(x.Reason))),
-		Text: visible(x.Explanation),
+		Text: sentenceCase(visible(x.Explanation)) + ".",
 		Notes: []note{{Tone: "warning", Text: "This delivery is not verified: anyone can have written it. Nothing of " +
 			"it " +
 			"is in the log."}}}

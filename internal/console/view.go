@@ -101,6 +101,8 @@ type action struct {
 	// Label names the change; Text says what it does. Danger marks one that cannot be undone.
 	Label, Text string
 	Danger      bool
+	// Href is the page that prepares the change; where it is set, the action is a link.
+	Href string
 	// Path is the path of the API, and Values its fixed parameters.
 	Path   string
 	Values []value

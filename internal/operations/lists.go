@@ -94,6 +94,16 @@ func Refetches(ctx context.Context, pool *pgxpool.Pool, p SourceParams) (page ev
 	return refetch.Requests(ctx, pool, source, p.Cursor, p.limit())
 }
 
+// ObjectRefetch returns the refetch request of an object, or nil if it has none. Errors:
+// events.ErrInvalid, *SeveralObjectsError.
+func ObjectRefetch(ctx context.Context, pool *pgxpool.Pool, p ObjectKey) (*refetch.Request, error) {
+	k, err := p.key(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	return refetch.Find(ctx, pool, k)
+}
+
 // Watermarks lists until when the log and the mirror are complete. Errors: events.ErrInvalid.
 func Watermarks(ctx context.Context, pool *pgxpool.Pool, p SourceParams) (page events.Page[watermarks.Completeness],
 	err error) {

@@ -110,6 +110,22 @@ func scanRefetchRequest(row pgx.CollectableRow) (h Request, err error) {
 		&h.RequestedAt, &h.Due, &h.Suspended, &h.After, &h.Attempts, &h.Error, &h.LeaseOwner, &h.LeaseUntil)
 }
 
+const refetchRequestSQL = `SELECT ` + refetchRequestColumns + `
+FROM refetch_requests h JOIN sources s ON s.number = h.source
+WHERE h.source = $1 AND h.account = $2 AND h.object_type = $3 AND h.object_id = $4`
+
+// Find returns the refetch request of an object, or nil if it has none.
+func Find(ctx context.Context, db postgres.DB, k versioning.Key) (*Request, error) {
+	h, err := postgres.CollectOne(ctx, db, scanRefetchRequest, refetchRequestSQL, k.Source, k.Account, k.Type, k.ID)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("find the refetch request of %s %s: %w", k.Type, k.ID, err)
+	}
+	return &h, nil
+}
+
 // requestRefetchSQL requests a refetch of an object, due at once. An object has one request; a new
 // one replaces the reason of an earlier one.
 const requestRefetchSQL = `
