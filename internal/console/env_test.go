@@ -141,9 +141,11 @@ func (e *env) add(t *testing.T, x thing) int64 {
 	if x.state != "" {
 		e.db.Exec(t, `INSERT INTO objects (source, account, object_type, object_id, version_final, version_at,
 				version_seen, version_rank, tied_states, overflow, time_from, time_to, refetch_after, ambiguous,
-				deleted, state_hash, exact_hash, state, sanitized, last_event_id, revision, rule_version, created_at, updated_at)
-			VALUES ($1, $2, $3, $4, false, 1790000000000000, 0, 1, '[]', false, 0, 0, 0, false, false, '\x00', '\x00',
-				$5, false, $6, 2, 1, now(), now()) ON CONFLICT DO NOTHING`,
+				deleted, state_hash, exact_hash, state, sanitized, last_event_id, revision, rule_version, created_at,
+				updated_at)
+			VALUES ($1, $2, $3, $4, false, 1790000000000000, 0, 1, '[{}]', false, 0, 0, 0, false, false,
+				decode(repeat('00', 32), 'hex'), decode(repeat('00', 32), 'hex'), $5, false, $6, 2, 1, now(), now())
+			ON CONFLICT DO NOTHING`,
 			e.source, stored(x.account), stored(x.objectType), stored(x.objectID), x.state, id)
 	}
 	if x.status != "" {

@@ -1,0 +1,150 @@
+package console
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Each page says what is there. Without any data, a list says what would be here.
+func TestRecordPages_noneAndMany_sayWhatIsThere(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	b := e.browser()
+	check := func(want map[string][]string) {
+		t.Helper()
+		for path, texts := range want {
+			p := b.get(t, Prefix+path)
+			for _, text := range texts {
+				if p.status != http.StatusOK || !strings.Contains(p.text(), text) {
+					t.Errorf("%s: %d without %q: %.3000s", path, p.status, text, p.text())
+				}
+			}
+		}
+	}
+	check(map[string][]string{
+		"objects":              {"No object fits. An object appears here when"},
+		"rejections":           {"No rejected delivery fits. A delivery appears here if"},
+		"conflicts":            {"No conflict fits."},
+		"outcomes?status=dead": {"No outcome fits.", "postern outcomes list --status dead"},
+		"refetches":            {"No object waits for a refetch."},
+	})
+	e.fill(t, "")
+	e.db.Exec(t, `UPDATE objects SET ambiguous = true, deleted = true, version_seen = 1790000001000000`)
+	check(map[string][]string{
+		"objects": {"cus_0", "deletedambiguous, older rule", "2026-09-21 14:13:20seen 2026-09-21 14:13:21, rank 1"},
+		"objects/stripe/customer/cus_0": {"that the provider had at 2026-09-21 14:13:20, as a refetch that began at",
+			"The provider deleted this object. The mirror keeps its last state.", "Different states have the same version",
+			"Version 1 of the rule wrote this state", "list [3]"},
+		"rejections":   {"wrong signature"},
+		"rejections/1": {"anyone can have written it", "The signature does not match any configured secret"},
+		"conflicts":    {"evt_0"},
+		"conflicts/1":  {"Only their form differs", "2026-06-30 of the stored event"},
+		"outcomes":     {"because", "ambiguous", "next attempt"},
+		"refetches":    {"ambiguous", "Request a refetch"},
+	})
+	for path, want := range map[string]string{
+		"objects/stripe/customer/none": "object customer none of source stripe",
+		"objects/none/customer/cus_0":  "known sources",
+		"rejections/99":                "rejection 99",
+		"rejections/x":                 "There is no rejection x. The number of a rejection has only digits.",
+		"conflicts/99":                 "conflict 99",
+	} {
+		if p := b.get(t, Prefix+path); p.status != http.StatusNotFound || !strings.Contains(p.text(), want) {
+			t.Errorf("%s: %d %.2000s", path, p.status, p.text())
+		}
+	}
+}
+
+// A conflict is shown value by value, unless the stored event cannot be compared any more.
+func TestConflict_differentBodies_listsPlaces(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	event := e.add(t, thing{key: "evt_1", eventType: "customer.updated", body: `{"a": [1, {"b": "x"}], "same": 1}`})
+	add := func(body string) {
+		e.db.Exec(t, `INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at,
+			headers, verification, body) VALUES ($1, $2, 'evt_1', 'customer.updated', '', decode(md5($3), 'hex'), now(), '{}',
+			'{"secret": "second"}', convert_to($3, 'UTF8'))`, e.source, event, body)
+	}
+	add(`{"a": [1, {"b": "` + strings.Repeat("y", 5000) + `"}], "same": 1.0, "api_version": "2"}`)
+	add(`no JSON`)
+	b := e.browser()
+	for path, texts := range map[string][]string{
+		"conflicts/1": {"another version of its API", `body.a[1].b"x""yyy`, "5,002 bytes", `body.api_versionabsent"2"`,
+			"the secret second"},
+		"conflicts/2": {"One of the two bodies is not JSON"},
+	} {
+		p := b.get(t, Prefix+path)
+		for _, text := range texts {
+			if !strings.Contains(p.text(), text) {
+				t.Errorf("%s: without %q: %d %.3000s", path, text, p.status, p.text())
+			}
+		}
+		if strings.Contains(p.text(), "body.same") {
+			t.Errorf("%s: equal values are listed", path)
+		}
+	}
+	e.db.Exec(t, `UPDATE events SET redacted_at = now(), redaction = 1, headers = '{}', body = NULL`)
+	if p := b.get(t, Prefix+"conflicts/1"); !strings.Contains(p.text(), "The stored event was redacted, so its body") {
+		t.Errorf("redacted: %d %.3000s", p.status, p.text())
+	}
+}
+
+// An object that several accounts have leads to a choice. The actions of each name its account, also
+// an empty one.
+func TestObject_severalAccounts_choice(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for _, account := range []string{"", "acct_1"} {
+		e.add(t, thing{key: "evt_" + account, eventType: "customer.updated", account: account, objectType: "customer",
+			objectID: "cus_1", body: "{}", state: `{"of": "` + account + `"}`})
+	}
+	b := e.browser()
+	p := b.get(t, Prefix+"objects/stripe/customer/cus_1")
+	if p.status != http.StatusConflict || !strings.Contains(p.text(), "choose one account") {
+		t.Fatalf("%d %s", p.status, p.text())
+	}
+	var chosen []string
+	for _, href := range p.links() {
+		if strings.Contains(href, "account=") {
+			chosen = append(chosen, href)
+		}
+	}
+	if len(chosen) != 2 || chosen[0] != Prefix+"objects/stripe/customer/cus_1?account=" {
+		t.Fatalf("%q", chosen)
+	}
+	e.db.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+		VALUES ($1, '', 0, now(), now(), 0, '{}')`, e.source)
+	for i, href := range chosen {
+		p := b.get(t, href)
+		if p.status != http.StatusOK {
+			t.Fatalf("%s: %d %s", href, p.status, p.text())
+		}
+		if to := b.submit(t, p, "Refetch"); to.status != http.StatusSeeOther || to.header.Get("Location") != href {
+			t.Fatalf("%s: %d %s %s", href, to.status, to.header.Get("Location"), to.text())
+		}
+		if n := e.db.QueryStrings(t, `SELECT account FROM refetch_requests`); len(n) != i+1 {
+			t.Errorf("%s: requests %q", href, n)
+		}
+		if to := b.submit(t, b.get(t, href), "Cancel the refetch"); to.status != http.StatusSeeOther {
+			t.Errorf("cancel: %d %s", to.status, to.text())
+		}
+		if to := b.submit(t, b.get(t, href), "Refetch"); to.status != http.StatusSeeOther {
+			t.Errorf("again: %d %s", to.status, to.text())
+		}
+	}
+	if p := b.submit(t, b.get(t, Prefix+"refetches"), "Request a refetch", "p.source", "stripe", "p.type", "customer",
+		"p.object_id", "cus_2"); p.status != http.StatusSeeOther {
+		t.Errorf("request: %d %s", p.status, p.text())
+	}
+	if p := b.get(t, Prefix+"objects/stripe/customer/cus_2"); p.status != http.StatusOK ||
+		!strings.Contains(p.text(), "not in the mirror") || p.forms()["Cancel the refetch"].action == "" {
+		t.Errorf("absent: %d %s", p.status, p.text())
+	}
+	p = b.submit(t, b.get(t, Prefix+"refetches"), "Request a refetch", "p.source", "stripe", "p.type", "customer",
+		"p.object_id", "cus_1")
+	if links := strings.Join(p.links(), " "); p.status != http.StatusConflict ||
+		!strings.Contains(links, "objects/stripe/customer/cus_1?account=acct_1") {
+		t.Errorf("a change: %d %s", p.status, links)
+	}
+}
