@@ -153,8 +153,5 @@ func (c *Console) fail(w http.ResponseWriter, r *request, err error) {
 
 // notFound is the page of every path that has none.
 func notFound(_ context.Context, r *request) (*view, error) {
-	if r.URL.Path == Prefix {
-		return nil, &redirectError{Prefix + "events"}
-	}
 	return nil, admin.NewProblem("not-found", "There is no page at this address.")
 }

@@ -14,6 +14,7 @@ import (
 // The bounds of what a page shows of a document. The rest can be downloaded.
 const (
 	maxDocumentBytes = 64 << 10
+	maxParsedBytes   = 4 << 20
 	maxDocumentNodes = 2000
 	maxDocumentDepth = 200
 	maxStringRunes   = 1024
@@ -60,10 +61,10 @@ func newDocument(body []byte, raw string) *document {
 		d.Note = fmt.Sprintf("The page shows the first %d KB of %s bytes.", maxDocumentBytes>>10,
 			groupDigits(int64(len(body))))
 	}
-	if utf8.Valid(body) && len(bytes.TrimSpace(body)) > 0 {
-		p := &treeParser{decoder: json.NewDecoder(io.LimitReader(bytes.NewReader(body), 8*maxDocumentBytes))}
+	if len(body) <= maxParsedBytes && utf8.Valid(body) && len(bytes.TrimSpace(body)) > 0 {
+		p := &treeParser{decoder: json.NewDecoder(bytes.NewReader(body))}
 		p.decoder.UseNumber()
-		if root, err := p.value("", 0); err == nil {
+		if root, err := p.document(); err == nil {
 			d.Root = root
 			if p.cut {
 				d.Note = fmt.Sprintf("The page shows the first %s values, to a depth of %d.",
@@ -87,7 +88,10 @@ func shownText(body []byte) string {
 	return visible(hex.Dump(shown[:min(len(shown), 4096)]))
 }
 
-var errTooDeep = errors.New("the document is too deep")
+var (
+	errTooDeep       = errors.New("the document is too deep")
+	errSeveralValues = errors.New("the document has several values")
+)
 
 // treeParser reads a document up to the bounds.
 type treeParser struct {
@@ -95,6 +99,18 @@ type treeParser struct {
 	nodes   int
 	size    int
 	cut     bool
+}
+
+// document reads the only value of a text.
+func (p *treeParser) document() (*node, error) {
+	root, err := p.value("", 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := p.decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errSeveralValues
+	}
+	return root, nil
 }
 
 func (p *treeParser) value(name string, depth int) (*node, error) {

@@ -10,6 +10,7 @@ import (
 // pages are the pages by their path below Prefix.
 func (c *Console) pages() map[string]page {
 	all := map[string]page{
+		"{$}":         overviewPage,
 		"events":      eventList.page(),
 		"events/{id}": eventPage,
 		"find":        findPage,

@@ -72,7 +72,7 @@ func loginPath(wanted *url.URL) string {
 func ownPath(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host != "" || u.Scheme != "" || !strings.HasPrefix(u.Path, Prefix) ||
-		strings.Contains(address, "\\") || strings.HasPrefix(address, "//") {
+		strings.Contains(address, "\\") || strings.HasPrefix(address, "//") || strings.Contains(u.Path, "/..") {
 		return Prefix
 	}
 	return u.RequestURI()

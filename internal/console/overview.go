@@ -1,0 +1,123 @@
+package console
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/activity"
+	"github.com/postern-gateway/postern/internal/operations"
+)
+
+// overviewRefresh is the number of seconds after which the overview is read again.
+const overviewRefresh = 10
+
+// overviewPage shows what needs an operator, and what happens now.
+func overviewPage(ctx context.Context, r *request) (*view, error) {
+	v := &view{Title: "Overview", Refresh: overviewRefresh}
+	charts, err := r.activityCharts(ctx, "", "1h")
+	if err != nil {
+		return nil, err
+	}
+	processes, err := r.processesBlock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v.Blocks = append(v.Blocks, charts...)
+	v.Blocks = append(v.Blocks, processes)
+	return v, nil
+}
+
+// activityCharts draw what happened to one source or to all: deliveries and outcomes.
+func (r *request) activityCharts(ctx context.Context, source, since string) ([]block, error) {
+	p := operations.ActivityParams{Source: source}
+	if err := operations.Parse(&p, map[string]string{"since": since}); err != nil {
+		return nil, err
+	}
+	points, err := operations.Activity(ctx, r.c.Pages, p)
+	if err != nil {
+		return nil, err
+	}
+	step := time.Minute
+	if points.Step == activity.Hour {
+		step = time.Hour
+	}
+	a := newActivityChart(r, points, step, source)
+	note := "Each bar is " + durationText(step) + ". The counts are up to 10 s old, and not exact after a crash."
+	return []block{
+		{ID: "deliveries", Heading: "Deliveries, last " + since, Text: note,
+			Chart: newChart("Deliveries by time", a.titles, a.hrefs, []series{
+				a.series("stored", "good", func(c *activity.Counts) int64 { return c.Stored }),
+				a.series("duplicates", "", func(c *activity.Counts) int64 { return c.Duplicates }),
+				a.series("conflicts", "warning", func(c *activity.Counts) int64 { return c.Conflicts }),
+				a.series("rejected", "bad", func(c *activity.Counts) int64 { return c.Rejected })})},
+		{ID: "outcomes", Heading: "Outcomes, last " + since,
+			Chart: newChart("Outcomes by time", a.titles, a.hrefs, []series{
+				a.series("applied", "good", func(c *activity.Counts) int64 { return c.Applied }),
+				a.series("unchanged or stale", "", func(c *activity.Counts) int64 { return c.Unchanged + c.Stale + c.Ignored }),
+				a.series("ambiguous or failed", "warning", func(c *activity.Counts) int64 { return c.Ambiguous + c.Failed }),
+				a.series("dead", "bad", func(c *activity.Counts) int64 { return c.Dead })})},
+	}, nil
+}
+
+// activityChart are the steps of a chart, each with its counts.
+type activityChart struct {
+	counts        []activity.Counts
+	titles, hrefs []string
+}
+
+func newActivityChart(r *request, points *activity.Points, step time.Duration, source string) *activityChart {
+	a := &activityChart{}
+	byTime := map[int64]activity.Counts{}
+	for i := range points.Points {
+		byTime[points.Points[i].At.Unix()] = points.Points[i].Counts
+	}
+	for at := points.Since.Time; at.Before(points.Until.Time); at = at.Add(step) {
+		a.counts = append(a.counts, byTime[at.Unix()])
+		a.titles = append(a.titles, at.In(r.zone).Format("15:04"))
+		a.hrefs = append(a.hrefs, query(path("events"), "source", source, "since", at.UTC().Format(time.RFC3339),
+			"until", at.Add(step).UTC().Format(time.RFC3339)))
+	}
+	return a
+}
+
+func (a *activityChart) series(label, tone string, count func(*activity.Counts) int64) series {
+	s := series{label: label, tone: tone}
+	for i := range a.counts {
+		s.values = append(s.values, count(&a.counts[i]))
+	}
+	return s
+}
+
+// processesBlock lists the processes of the instance, as they reported themselves.
+func (r *request) processesBlock(ctx context.Context) (block, error) {
+	page, err := operations.ListPages(activity.Processes)(ctx, r.c.Pages, operations.Page{})
+	if err != nil {
+		return block{}, err
+	}
+	t := &table{Columns: []string{"Process", "State", "Version", "Started", "Configuration loaded", "Admin address"},
+		Empty: "No process has reported itself in the last hour.",
+		Curl:  curlLine(r, "/api/v1/processes", nil)}
+	digests := map[string]bool{}
+	for i := range page.Items {
+		p := &page.Items[i]
+		digests[p.ConfigDigest] = true
+		state := badge("ready")
+		switch {
+		case !p.Reports:
+			state = cell{Text: "silent", Badge: true, Tone: "bad", Sub: "last report " + r.at(p.ReportedAt).Text}
+		case p.NotReady != "":
+			state = cell{Text: "not ready", Badge: true, Tone: "bad", Sub: visible(p.NotReady)}
+		}
+		name := text(p.Kind)
+		name.Sub = p.Host + " " + strconv.Itoa(p.PID)
+		t.Rows = append(t.Rows, []cell{name, state, text(p.Version), r.at(p.StartedAt), r.at(p.ConfigLoadedAt),
+			code(p.AdminAddress)})
+	}
+	b := block{ID: "processes", Heading: "Processes", Table: t}
+	if len(digests) > 1 {
+		b.Notes = []note{{Tone: "warning", Text: "The processes have different configurations. Compare the times at which " +
+			"they were loaded, and restart or reload the oldest one."}}
+	}
+	return b, nil
+}

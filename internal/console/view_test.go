@@ -1,0 +1,93 @@
+package console
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestVisible_hiddenCharacters_areShownByCode(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{
+		"plain – text ü": "plain – text ü",
+		"a\u202eb":       "a⟨U+202E⟩b",
+		"a\x00b\x1b[1m":  "a⟨U+0000⟩b⟨U+001B⟩[1m",
+		"a\r\nb":         "a⟨U+000D⟩\nb",
+		"a\xffb":         "a�b",
+		"zero\u200bw":    "zero⟨U+200B⟩w",
+	} {
+		if got := visible(given); got != want {
+			t.Errorf("%q: got %q, want %q", given, got, want)
+		}
+	}
+}
+
+func TestDurationText_units_areTheLargest(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[time.Duration]string{0: "0 ms", 999 * time.Millisecond: "999 ms",
+		1500 * time.Millisecond: "1.5 s",
+		time.Minute:             "1 min", 61 * time.Second: "1 min 1 s", 26 * time.Hour: "26 h",
+		72 * time.Hour: "3 days"} {
+		if got := durationText(given); got != want {
+			t.Errorf("%v: got %q, want %q", given, got, want)
+		}
+	}
+}
+
+func TestQuote_texts_areOneShellWord(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{"invoice.paid": "invoice.paid", "": "''", "a b": "'a b'",
+		"it's":  `'it'\''s'`,
+		"$(id)": "'$(id)'", "a\nb": "'a\nb'", "*": "'*'"} {
+		if got := quote(given); got != want {
+			t.Errorf("%q: got %s, want %s", given, got, want)
+		}
+	}
+}
+
+func TestOwnPath_foreignAddresses_leadToTheConsole(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{
+		"/console/events?status=dead": "/console/events?status=dead",
+		"//evil.example/console/":     Prefix,
+		"https://evil.example/":       Prefix,
+		"/api/v1/events":              Prefix,
+		"/console/../api/v1/events":   Prefix,
+		"/console/%2e%2e/api":         Prefix,
+		`/console/\evil.example`:      Prefix,
+		"javascript:alert(1)":         Prefix,
+		"":                            Prefix,
+	} {
+		if got := ownPath(given); got != want {
+			t.Errorf("%q: got %q, want %q", given, got, want)
+		}
+	}
+}
+
+func TestNewDocument_largeAndDeepBodies_areCut(t *testing.T) {
+	t.Parallel()
+	nested := strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000)
+	members := "{" + strings.Repeat(`"k":1,`, 100_000) + `"last":1}`
+	for name, c := range map[string]struct {
+		body string
+		tree bool
+		note string
+	}{
+		"small":        {`{"a":[1,null,"x"]}`, true, ""},
+		"long string":  {`{"a":"` + strings.Repeat("x", 2000) + `"}`, true, "2,000 values"},
+		"deep":         {nested, false, ""},
+		"many members": {members, true, "2,000 values"},
+		"10 MB":        {`"` + strings.Repeat("x", 10<<20) + `"`, false, "64 KB of 10,485,762 bytes"},
+		"no JSON":      {"<xml/>", false, ""},
+		"two values":   {`{} {}`, false, ""},
+	} {
+		d := newDocument([]byte(c.body), "")
+		if (d.Root != nil) != c.tree || !strings.Contains(d.Note, c.note) || c.note == "" && d.Note != "" {
+			t.Errorf("%s: tree %v, note %q", name, d.Root != nil, d.Note)
+		}
+		if size := len(fmt.Sprint(d.Text)); size > 2*maxDocumentBytes {
+			t.Errorf("%s: shows %d bytes", name, size)
+		}
+	}
+}
