@@ -100,6 +100,9 @@ type Object struct {
 // not change.
 func (o *Object) Outdated() bool { return o.Exists && o.ruleVersion != RuleVersion }
 
+// UpdatedAt returns when the row was last changed, as it was read.
+func (o *Object) UpdatedAt() time.Time { return o.readAt }
+
 // NeedsRevision reports whether readers see a different object than the one that was read, so that
 // the revision must grow.
 func (o *Object) NeedsRevision() bool {
