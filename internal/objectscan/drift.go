@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -138,9 +139,7 @@ func Differences(ctx context.Context, pool *pgxpool.Pool, run int64, kind, resul
 		return page, err
 	}
 	page.Items, err = postgres.Collect(ctx, pool, func(row pgx.CollectableRow) (d Difference, err error) {
-		err = row.Scan(&d.Account, &d.ObjectType, &d.ObjectID, &d.Kind, &d.Fields, &d.More, &d.Result, &d.Reason,
-			&d.EventID)
-		return d, err
+		return d, row.Scan(d.columns()...)
 	}, differencesSQL, run, objectType, id, events.NilIfZero(kind), events.NilIfZero(result), limit)
 	if err != nil {
 		return page, fmt.Errorf("list differences of run %d: %w", run, err)
@@ -150,4 +149,35 @@ func Differences(ctx context.Context, pool *pgxpool.Pool, run int64, kind, resul
 		page.Next = events.MakeCursor(last.ObjectType, last.ObjectID)
 	}
 	return page, nil
+}
+
+func (d *Difference) columns() []any {
+	return []any{&d.Account, &d.ObjectType, &d.ObjectID, &d.Kind, &d.Fields, &d.More, &d.Result, &d.Reason, &d.EventID}
+}
+
+// ObjectDifference is a difference of one object, with the run that found it.
+type ObjectDifference struct {
+	Run int64 `json:"run"`
+	// RunCreatedAt is null if the run was deleted.
+	RunCreatedAt events.Instant `json:"run_created_at"`
+	Difference
+}
+
+const objectDifferencesSQL = `
+SELECT d.run, r.created_at, d.account, d.object_type, d.object_id, d.kind, d.fields, d.more_fields, d.result, d.reason,
+	d.event_id
+FROM drifts d LEFT JOIN runs r ON r.run = d.run
+WHERE d.source = $1 AND d.account = $2 AND d.object_type = $3 AND d.object_id = $4 AND d.run < $5
+ORDER BY d.run DESC LIMIT $6`
+
+// DifferencesOf returns a page of the differences that were found for an object, those of the
+// newest runs first. Errors: events.ErrInvalid.
+func DifferencesOf(ctx context.Context, pool *pgxpool.Pool, key versioning.Key, cursor string,
+	limit int) (events.Page[ObjectDifference], error) {
+	return events.ReadPage("list differences of an object", cursor, limit, int64(math.MaxInt64),
+		func(d *ObjectDifference) int64 { return d.Run }, func(below int64, limit int) ([]ObjectDifference, error) {
+			return postgres.Collect(ctx, pool, func(row pgx.CollectableRow) (d ObjectDifference, err error) {
+				return d, row.Scan(append([]any{&d.Run, &d.RunCreatedAt}, d.columns()...)...)
+			}, objectDifferencesSQL, key.Source, key.Account, key.Type, key.ID, below, limit)
+		})
 }
