@@ -40,7 +40,7 @@ var hostileJSON = []string{
 var usual = map[string]string{
 	"source": "stripe", "type": "order", "object_type": "order", "object_id": "7", "id": "7", "reason": "because",
 	"run": "1", "rule": "r", "step": "mail", "done": "true", "since": "1h", "event": "k", "job": "replay",
-	"name": "nightly", "spool": "gone", "effect": "3", "rebuild": "1", "stream": "1",
+	"name": "nightly", "time": "1h", "spool": "gone", "effect": "3", "rebuild": "1", "stream": "1",
 }
 
 // TestRoutes_hostileParameters_areClientErrors calls all routes. A route's error about an unknown

@@ -216,7 +216,8 @@ func (b *testBundle) filled(t *testing.T) {
 			'[{"part": "a", "reason": "b", "truncated": true}]'),
 			(1, 1, '', 'customer', 'list', now(), now(), false, '[]');
 		INSERT INTO drifts (run, source, account, object_type, object_id, kind, fields, reason, event_id) VALUES
-			(1, 1, '', 'order', '7', 'mirror_older', '[{"path": "state.a", "before": null, "after": 1}]', '', 1),
+			(1, (SELECT number FROM sources WHERE name = 'stripe'), '', 'order', '7', 'mirror_older',
+				'[{"path": "state.a", "before": null, "after": 1}]', '', 1),
 			(1, 1, '', 'order', '8', 'orphan', '[]', 'why', NULL);
 		INSERT INTO spools (spool, location, drained_at, reported_at, deliveries, bytes)
 			VALUES ('other', 'here:/spool', '-infinity', now(), NULL, NULL);
@@ -234,7 +235,10 @@ func (b *testBundle) filled(t *testing.T) {
 var reads = []string{"/me", "/processes", "/activity", "/activity?by_source=true&step=hour&since=2h", "/events",
 	"/events?status=dead&type=order.*&limit=1&since=1h&until=2099-01-01&account=",
 	"/events/second", "/find?q=second", "/conflicts", "/objects", "/objects?ambiguous=true", "/objects/stripe/order/7",
-	"/objects/stripe/order/8", "/outcomes?run=live&status=dead", "/rejections", "/rejections/2",
+	"/objects/stripe/order/8", "/objects/stripe/invoice/in_1/history", "/objects/stripe/order/7/history",
+	"/objects/stripe/invoice/in_1/history/diff?from=evt_1", "/objects/stripe/invoice/in_2/history/diff?to=evt_2",
+	"/objects/stripe/invoice/in_1/at?time=2099-01-01", "/objects/stripe/order/7/differences",
+	"/outcomes?run=live&status=dead", "/rejections", "/rejections/2",
 	"/rejections/groups", "/failures?status=dead&since=1h", "/redactions",
 	"/audit", "/retention", "/runs", "/runs/1", "/runs/1/drift", "/runs/1/differences",
 	"/runs/1/differences?kind=orphan&limit=1", "/schedules", "/schedules/nightly",

@@ -44,6 +44,7 @@ var required = map[string][]string{
 	"cancelRefetch":       {"source", "object_id"},
 	"compensateEffect":    {"reason"},
 	"find":                {"q"},
+	"getObjectAt":         {"time"},
 	"overwriteObject":     {"source", "object_id", "reason"},
 	"rejectEffect":        {"reason"},
 	"removeSpool":         {"reason"},

@@ -69,6 +69,14 @@ func (h *handler) routes() []route {
 		get(h, "/objects", "List mirrored objects", operations.Objects),
 		get(h, "/objects/:source/:type/:id", "Show an object: its state, version, flags and last event",
 			operations.Object),
+		get(h, "/objects/:source/:type/:id/history", "List the events of an object with their outcomes and states, "+
+			"the newest first", withEndpoints(h, operations.ObjectHistory)),
+		get(h, "/objects/:source/:type/:id/history/diff", "Compare two states of an object: those of two events, or "+
+			"of an event and the present object", withEndpoints(h, operations.DiffHistory)),
+		get(h, "/objects/:source/:type/:id/at", "Show the state that the mirror had of an object at a time",
+			withEndpoints(h, operations.ShowObjectAt)),
+		get(h, "/objects/:source/:type/:id/differences", "List the differences between an object and the provider "+
+			"that object scans have found", operations.ObjectDifferences),
 		post(h, "/objects/overwrite", "Overwrite an object with its current state at the provider; requires a reason",
 			operations.OverwriteObject),
 		get(h, "/outcomes", "List outcomes, those of the newest events first", operations.Outcomes),
@@ -223,6 +231,19 @@ func (h *handler) me(_ context.Context, c echo.Context) (any, error) {
 		return nil, err
 	}
 	return operations.Me(requesterOf(c).Actor, callerOf(c).role, h.ProcessID), nil
+}
+
+// withEndpoints makes an operation of one that reads events as the sources of this process define.
+// Its endpoints are nil in a process without sources.
+func withEndpoints[P, T any](h *handler, do func(context.Context, *pgxpool.Pool, []config.Endpoint, P) (T,
+	error)) reading[P, T] {
+	return func(ctx context.Context, pool *pgxpool.Pool, p P) (T, error) {
+		var endpoints []config.Endpoint
+		if h.Endpoints != nil {
+			endpoints = append([]config.Endpoint{}, h.Endpoints()...) // not nil
+		}
+		return do(ctx, pool, endpoints, p)
+	}
 }
 
 // none are the parameters of an operation without parameters.

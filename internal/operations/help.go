@@ -84,6 +84,11 @@ var help = map[string]string{
 	"FindParams.q": "the exact id or name of an event, object, run, rejection, effect, schedule or source; a kind " +
 		"may be before a number: run 3",
 	"EventFilter.status": "status of the live outcome: " + oneOf("event_status"),
+	"HistoryDiffParams.from": "the event with the older state: Postern's id or the provider's key (default: the " +
+		"event that was applied before the newer state)",
+	"HistoryDiffParams.to": "the event with the newer state: Postern's id or the provider's key (default: the " +
+		"object as it is in the mirror now)",
+	"ObjectAtParams.time": timeHelp,
 	"NewTokenParams.expires": "time of expiry: an RFC 3339 time, a date, or how long from now (12h, 90d); if absent, " +
 		"the token never expires",
 	"ObjectName.id":      "the provider's id of the object",

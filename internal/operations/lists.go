@@ -132,6 +132,27 @@ func Differences(ctx context.Context, pool *pgxpool.Pool, p DifferenceParams) (p
 	return objectscan.Differences(ctx, pool, p.Run, p.Kind, p.Result, p.Cursor, p.limit())
 }
 
+// ObjectDifferenceParams select the differences of an object.
+type ObjectDifferenceParams struct {
+	ObjectName
+	Page
+}
+
+// ObjectDifferences lists the differences between mirror and provider that object scans have found
+// for one object, those of the newest runs first. Errors: events.ErrNotFound for the source,
+// *SeveralObjectsError, events.ErrInvalid.
+func ObjectDifferences(ctx context.Context, pool *pgxpool.Pool,
+	p ObjectDifferenceParams) (page events.Page[objectscan.ObjectDifference], err error) {
+	if err := check(p); err != nil {
+		return page, err
+	}
+	key, err := p.key(ctx, pool)
+	if err != nil {
+		return page, err
+	}
+	return objectscan.DifferencesOf(ctx, pool, key, p.Cursor, p.limit())
+}
+
 // RunParams select runs.
 type RunParams struct {
 	Job      string `json:"job,omitzero" validate:"omitempty,job"`

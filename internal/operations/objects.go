@@ -71,6 +71,21 @@ func Object(ctx context.Context, pool *pgxpool.Pool, p ObjectName) (*versioning.
 	return &found[0], nil
 }
 
+// key returns the key of an object that may be missing in the mirror. Without an account it is the
+// one that has the object in the mirror, else "". Errors: events.ErrNotFound for the source,
+// *SeveralObjectsError.
+func (p *ObjectName) key(ctx context.Context, pool *pgxpool.Pool) (versioning.Key, error) {
+	source, err := existingSource(ctx, pool, p.Source)
+	if err != nil {
+		return versioning.Key{}, err
+	}
+	k := ObjectKey{Source: p.Source, Account: p.Account, Type: p.Type, ObjectID: p.ID}
+	if p.Type == "" || p.ID == "" {
+		return versioning.Key{Source: source}, fmt.Errorf("object %q %q: %w", p.Type, p.ID, events.ErrNotFound)
+	}
+	return k.key(ctx, pool)
+}
+
 // SeveralObjectsError is the error where several accounts have the named object.
 type SeveralObjectsError struct{ Matches []versioning.View }
 
