@@ -49,7 +49,11 @@ func TestEffects_filters_selectEffects(t *testing.T) {
 		step["fingerprint"] != "01" {
 		t.Errorf("%v", step)
 	}
-	for path, want := range map[string]int{"/api/v1/effects/99": 404, "/api/v1/effects/x": 404,
+	if status, body := b.get(t, "/api/v1/effects/3/data"); status != 200 || body["effect"] != 3.0 ||
+		body["template_data"].(map[string]any)["event"].(map[string]any)["key"] != "k" {
+		t.Errorf("%d %v", status, body)
+	}
+	for path, want := range map[string]int{"/api/v1/effects/99": 404, "/api/v1/effects/99/data": 404, "/api/v1/effects/x": 404,
 		"/api/v1/effects?state=lost": 400, "/api/v1/effects?bogus=1": 400} {
 		if status, body := b.get(t, path); status != want {
 			t.Errorf("%s: %d %v", path, status, body)

@@ -242,7 +242,7 @@ var reads = []string{"/me", "/processes", "/activity", "/activity?by_source=true
 	"/rejections/groups", "/failures?status=dead&since=1h", "/redactions",
 	"/audit", "/retention", "/runs", "/runs/1", "/runs/1/drift", "/runs/1/differences",
 	"/runs/1/differences?kind=orphan&limit=1", "/schedules", "/schedules/nightly",
-	"/watermarks", "/refetches", "/effects", "/effects/1", "/effects/3", "/effects/5",
+	"/watermarks", "/refetches", "/effects", "/effects/1", "/effects/3", "/effects/3/data", "/effects/5",
 	"/effects/backtest?rule=receipt&since=2020-01-01", "/stream", "/stream/republish-passes/1", "/spools",
 	"/spools/other", "/openapi.json"}
 

@@ -135,6 +135,8 @@ func (h *handler) routes() []route {
 			h.backtest),
 		get(h, "/effects/:id", "Show an effect: the event, its steps, external ids, and the allowed actions",
 			byID(operations.Effect)),
+		get(h, "/effects/:id/data", "Show what the condition and the templates of an effect's rule get",
+			byID(effects.ShowData)),
 		postEffect(h, "/effects/:id/approve", "Approve an effect that awaits approval", operations.ApproveEffects),
 		postEffect(h, "/effects/:id/reject", "Reject an effect for good; completed steps stay",
 			operations.RejectEffects),

@@ -97,6 +97,7 @@ func (a *App) withConsole(ctx context.Context, api http.Handler, o console.Optio
 	}
 	o.API, o.Logger, o.Name = api, a.Logger, a.Config.Console.Name
 	o.Hosts, o.ReadOnly = a.Config.Console.Hosts, a.Config.Console.ReadOnly
+	o.Retention = retentionPolicy(a.Config)
 	o.Version, _ = telemetry.Version()
 	pages, err := console.New(o)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/retention"
 )
 
 // Prefix is the path below which everything of the console is.
@@ -43,6 +44,8 @@ type Options struct {
 	// Hosts are the host names by which browsers may reach the console, besides loopback names and
 	// IP addresses.
 	Hosts []string
+	// Retention is the policy of this process.
+	Retention retention.Policy
 	// Name is shown on every page, to tell instances apart; it may be empty.
 	Name string
 	// Version is the version of the program.

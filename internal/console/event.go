@@ -129,6 +129,11 @@ func eventMoments(r *request, e *events.EventDetail, related []effects.Effect) [
 		all = append(all, moment{at: f.PlannedAt.Time, label: "effect " + f.Rule + " planned",
 			href: path("effects", id(f.ID))})
 	}
+	return sortMoments(all)
+}
+
+// sortMoments returns the moments that have a time, in order.
+func sortMoments(all []moment) []moment {
 	all = slices.DeleteFunc(all, func(m moment) bool { return m.at.IsZero() })
 	slices.SortStableFunc(all, func(a, b moment) int { return a.at.Compare(b.at) })
 	return all

@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -28,7 +27,7 @@ func retentionPage(ctx context.Context, r *request) (*view, error) {
 	if err := noParams(r.URL); err != nil {
 		return nil, err
 	}
-	found, err := readAPI[retention.View](ctx, r, http.MethodGet, "/api/v1/retention", nil)
+	found, _, err := operations.Retention(ctx, r.c.Pages, r.c.Retention, false)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +103,7 @@ func hasAny(values []int64) bool {
 
 func dayRow(p *retention.Partition) []cell {
 	events := number(p.Events)
-	if p.Events < 0 {
+	if !p.Counted {
 		events = text("not known")
 	}
 	size := cell{Text: bytesText(p.Bytes), Number: true}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -274,7 +273,7 @@ func driftBlocks(ctx context.Context, r *request, run *runs.Run, texts map[strin
 		t.Rows = append(t.Rows, differenceRow(r, report.Source, &found.Items[i]))
 	}
 	if found.Next != "" {
-		t.More = morePath(r, texts, found.Next)
+		t.More = r.with(texts, "cursor", found.Next)
 	}
 	presets := []cell{link("all", runPath(run.ID)+"#differences")}
 	for _, kind := range []string{"missing", "mirror_older", "content_differs", "orphan"} {
@@ -283,16 +282,6 @@ func driftBlocks(ctx context.Context, r *request, run *runs.Run, texts map[strin
 	presets = append(presets, link("unrepaired", query(runPath(run.ID), "result", "unrepaired")+"#differences"))
 	return []block{driftBlock(r, report), {ID: "differences", Heading: "Differences", Text: "The objects in which the " +
 		"mirror differed from the provider. The run stores the first thousand.", Presets: presets, Table: t}}, nil
-}
-
-// morePath is the address of the next part of a list inside a page.
-func morePath(r *request, texts map[string]string, cursor string) string {
-	values := url.Values{}
-	for name, text := range texts {
-		values.Set(name, text)
-	}
-	values.Set("cursor", cursor)
-	return r.URL.Path + "?" + values.Encode()
 }
 
 func driftBlock(r *request, report *objectscan.DriftReport) block {
@@ -405,8 +394,7 @@ func comparisonBlocks(ctx context.Context, r *request, run *runs.Run, texts map[
 			shorten(strings.Join(d.Reasons, "; "), 200), stagedCell(d.Live), stagedCell(d.Staged)})
 	}
 	if found.Next != nil {
-		texts["compare"] = "1"
-		b.Table.More = morePath(r, texts, *found.Next)
+		b.Table.More = r.with(texts, "compare", "1", "cursor", *found.Next)
 	}
 	return []block{b}, nil
 }

@@ -23,13 +23,20 @@ import (
 // workPages are the pages about jobs, effects and the instance.
 func (c *Console) workPages() map[string]page {
 	return map[string]page{
-		"runs":             runList.page(),
-		"runs/{id}":        c.runPage,
-		"schedules":        scheduleList.page(),
-		"schedules/{name}": schedulePage,
-		"audit":            auditList.page(),
-		"redactions":       redactionList.page(),
-		"retention":        retentionPage,
+		"runs":               runList.page(),
+		"runs/{id}":          c.runPage,
+		"runs/new/replay":    newReplay,
+		"runs/new/retry":     newRetry,
+		"runs/new/rebuild":   newRebuild,
+		"runs/new/reconcile": newReconciliation,
+		"reconciliation":     reconciliationPage,
+		"schedules":          scheduleList.page(),
+		"schedules/{name}":   schedulePage,
+		"effects":            effectList.page(),
+		"effects/{id}":       effectPage,
+		"audit":              auditList.page(),
+		"redactions":         redactionList.page(),
+		"retention":          retentionPage,
 	}
 }
 
@@ -46,12 +53,12 @@ var runList = list[operations.RunParams, runs.Run]{
 	empty: "No run fits. A run appears here when an operator or a schedule starts a job. Start one with the links " +
 		"above.",
 	extra: func(context.Context, *request, *operations.RunParams) ([]block, error) {
-		return []block{{Fields: []field{{"Start a new run", newRunLinks()}}}}, nil
+		return []block{{Presets: newRunLinks()}}, nil
 	},
 }
 
 func newRunLinks() []cell {
-	return []cell{link("replay events", path("runs", "new", "replay")),
+	return []cell{text("Start a new run:"), link("replay events", path("runs", "new", "replay")),
 		link("retry failures", path("runs", "new", "retry")), link("rebuild objects", path("runs", "new", "rebuild")),
 		link("reconcile", path("runs", "new", "reconcile"))}
 }

@@ -128,9 +128,16 @@ func scheduleNotes(r *request, s *runs.ScheduleState) (all []note) {
 	return all
 }
 
+var (
+	overlapText = map[string]string{runs.OverlapSkip: "the planned time is skipped",
+		runs.OverlapQueue: "one run waits for its end"}
+	missedText = map[string]string{runs.MissedRun: "one run for all of them", runs.MissedSkip: "no run"}
+)
+
 func scheduleFields(r *request, s *runs.ScheduleState) []field {
 	fields := []field{{"Timetable", []cell{code(s.Cron), text("in " + s.TimeZone)}}, {"Next", r.nextCells(s)},
-		{"While a run is open", []cell{text(s.Overlap)}}, {"Missed times", []cell{text(s.Missed)}},
+		{"If a run is open", []cell{text(overlapText[s.Overlap])}},
+		{"Missed times", []cell{text(missedText[s.Missed])}},
 		{"Decided until", []cell{r.at(s.DecidedAt)}}, {"Confirmed", []cell{r.at(s.ConfirmedAt)}}}
 	if s.LastRun != 0 {
 		last := badge(string(s.LastStatus))

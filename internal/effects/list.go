@@ -3,6 +3,7 @@ package effects
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -184,6 +185,28 @@ func Show(ctx context.Context, db postgres.DB, ids ...int64) ([]View, error) {
 		all[i].AllowedActions = all[i].describeAllowedActions()
 	}
 	return all, nil
+}
+
+// TemplateData is what the condition and the templates of an effect's rule get.
+type TemplateData struct {
+	ID int64 `json:"effect"`
+	// Data has the event, and the object's state before and after the change. It is null
+	// after a redaction, and after retention has cleared it.
+	Data json.RawMessage `json:"template_data"`
+}
+
+const dataSQL = `SELECT effect, template_data FROM effects WHERE effect = $1`
+
+// ShowData returns the template data of an effect. Errors: events.ErrNotFound.
+func ShowData(ctx context.Context, db postgres.DB, id int64) (*TemplateData, error) {
+	found, err := postgres.CollectOne(ctx, db, pgx.RowToStructByPos[TemplateData], dataSQL, id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, fmt.Errorf("effect %d: %w", id, events.ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("read the template data of effect %d: %w", id, err)
+	}
+	return &found, nil
 }
 
 // stepOfEffect is a step with the id of its effect.

@@ -1,0 +1,242 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/operations"
+)
+
+var effectList = list[operations.EffectParams, effects.Effect]{
+	title: "Effects", text: "Requests and mails that a rule sends once for a change of an object, the newest first.",
+	command: "effects list", api: "/api/v1/effects",
+	main: []string{"state", "rule", "source", "object_type", "object_id", "key", "since"},
+	presets: []preset{{"all", ""}, {"awaiting approval", "?state=awaiting_approval"},
+		{"needs review", "?state=needs_review"}, {"failed", "?state=failed"}, {"planned", "?state=planned"},
+		{"done", "?state=done"}, {"rejected", "?state=rejected"}, {"expired", "?state=expired"}},
+	columns: []string{"Effect", "State", "Rule", "Object", "Key", "Destination", "Attempts", "Due", "Planned"},
+	row:     effectRow,
+	read:    operations.Effects,
+	empty: "No effect fits. An effect appears here when a change of an object fits a rule in the section effects of " +
+		"the configuration; the page docs/how-to/react-once-with-effects.md has an example.",
+}
+
+func effectPath(n int64) string { return path("effects", id(n)) }
+
+func effectRow(r *request, e *effects.Effect) []cell {
+	state := badge(string(e.State))
+	state.Sub = shorten(e.Reason, 80).Text
+	if e.Compensating {
+		state.Sub = strings.TrimSpace("compensating. " + state.Sub)
+	}
+	rule := link(e.Rule, query(path("effects"), "rule", e.Rule))
+	rule.Sub = fmt.Sprintf("version %d", e.RuleVersion)
+	if e.Forced != 0 {
+		rule.Sub += fmt.Sprintf(", repeated by run %d", e.Forced)
+	}
+	key := shorten(e.Key, 48)
+	key.Code = true
+	due := r.shortTime(e.Due.Time)
+	if e.State == effects.AwaitingApproval && !e.ExpiresAt.IsZero() {
+		due = r.shortTime(e.ExpiresAt.Time)
+		due.Sub = "end of the time for an approval"
+	}
+	return []cell{codeLink(id(e.ID), effectPath(e.ID)), state, rule,
+		r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), key, text(e.Destination), number(e.Attempts), due,
+		r.shortTime(e.PlannedAt.Time)}
+}
+
+// effectPage shows one effect: what may be done, its steps, and what its templates get.
+func effectPage(ctx context.Context, r *request) (*view, error) {
+	if err := noParams(r.URL); err != nil {
+		return nil, err
+	}
+	var of struct {
+		ID int64 `json:"id"`
+	}
+	if err := operations.Parse(&of, map[string]string{"id": r.PathValue("id")}); err != nil {
+		return nil, err
+	}
+	e, err := operations.Effect(ctx, r.c.Pages, of.ID)
+	if err != nil {
+		return nil, err
+	}
+	data, err := effects.ShowData(ctx, r.c.Pages, of.ID)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{Kind: "Effect " + id(e.Effect.ID), Title: visible(e.Rule), Lead: []cell{badge(string(e.State))},
+		Text: sentenceCase(visible(e.AllowedActions)) + "."}
+	if e.Reason != "" {
+		v.Notes = []note{{Tone: reasonTone(e.State), Text: "The reason: " + visible(e.Reason)}}
+	}
+	if e.State == effects.Running {
+		v.Refresh = openRunRefresh
+	}
+	v.Blocks = append(v.Blocks, block{Actions: effectActions(r, e)},
+		block{Timeline: r.newTimeline("Times of this effect", effectMoments(e))}, stepBlock(r, e))
+	for i := range e.Steps {
+		if s := &e.Steps[i]; len(s.Captured) > 2 {
+			v.Blocks = append(v.Blocks, block{Heading: "Captured from the response of step " + stepName(s),
+				Document: newDocument(s.Captured, "")})
+		}
+	}
+	v.Blocks = append(v.Blocks, originBlock(r, e))
+	b := block{ID: "data", Heading: "Template data", Text: "What the condition and the templates of the rule get."}
+	if len(data.Data) > 0 {
+		b.Document = newDocument(data.Data, "")
+	} else {
+		b.Text = "The template data was redacted, or cleared by retention. No request can be rendered any more."
+	}
+	v.Blocks = append(v.Blocks, b)
+	return v, nil
+}
+
+func reasonTone(s effects.State) string {
+	if tone := toneOf[string(s)]; tone == "bad" || tone == "warning" {
+		return tone
+	}
+	return "info"
+}
+
+func stepName(s *effects.Step) string {
+	if s.Undo {
+		return "compensation of " + visible(s.Step)
+	}
+	return visible(s.Step)
+}
+
+// effectMoments are the times of an effect, in order.
+func effectMoments(e *effects.View) []moment {
+	all := []moment{{at: e.PlannedAt.Time, label: "planned", tone: "info"}}
+	for i := range e.Steps {
+		s := &e.Steps[i]
+		all = append(all, moment{at: s.ReservedAt.Time, label: stepName(s) + " began", tone: "info", href: "#steps"})
+		all = append(all, moment{at: s.EndedAt.Time, label: stepName(s) + " " + string(s.State),
+			tone: toneOf[string(s.State)], href: "#steps"})
+	}
+	all = append(all, moment{at: e.Due.Time, label: "next attempt"})
+	if e.State == effects.AwaitingApproval {
+		all = append(all, moment{at: e.ExpiresAt.Time, label: "end of the time for an approval", tone: "warning"})
+	}
+	return sortMoments(all)
+}
+
+func stepBlock(r *request, e *effects.View) block {
+	t := &table{Columns: []string{"Step", "State", "Request", "Destination", "Attempts", "Response", "Began", "Ended",
+		"Lost response"}, Empty: "No step has started."}
+	for i := range e.Steps {
+		s := &e.Steps[i]
+		state := badge(string(s.State))
+		state.Sub = shorten(s.Error, 160).Text
+		request := shorten(s.Request, 80)
+		request.Code, request.Title = true, s.Fingerprint
+		status := cell{}
+		if s.Status != 0 {
+			status = text(fmt.Sprint(s.Status))
+		}
+		t.Rows = append(t.Rows, []cell{text(stepName(s)), state, request, text(s.Destination), number(s.Attempts), status,
+			r.at(s.ReservedAt), r.at(s.EndedAt), text(recoveryText[s.Recovery])})
+	}
+	return block{ID: "steps", Heading: "Steps", Table: t}
+}
+
+// recoveryText says how a lost response is cleared up.
+var recoveryText = map[effects.Recovery]string{effects.RecoverByKey: "sent again with the same key",
+	effects.RecoverByCheck: "the destination is asked", effects.RecoverByOperator: "an operator decides"}
+
+// originBlock shows which change planned an effect.
+func originBlock(r *request, e *effects.View) block {
+	b := block{ID: "origin", Heading: "Cause", Fields: []field{
+		{"Rule", []cell{link(e.Rule, query(path("effects"), "rule", e.Rule)), text(fmt.Sprintf("version %d",
+			e.RuleVersion))}}, {"Key", []cell{code(e.Key)}},
+		{"Object", []cell{r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID)}}}}
+	if e.Event != 0 {
+		event := codeLink(id(e.Event), eventPath(e.Event))
+		event.Sub = strings.TrimSpace(visible(e.EventType + " " + e.Origin))
+		b.Fields = append(b.Fields, field{"Event", []cell{event}})
+	}
+	if e.WindowStart != "" {
+		b.Fields = append(b.Fields, field{"Window", []cell{text(e.WindowStart + " to " + e.WindowEnd)}})
+	}
+	for _, run := range []struct {
+		name string
+		id   int64
+	}{{"Planned by", e.Run}, {"Repeated by", int64(e.Forced)}} {
+		if run.id != 0 {
+			b.Fields = append(b.Fields, field{run.name, []cell{link("run "+id(run.id), runPath(run.id))}})
+		}
+	}
+	if e.PayloadSHA256 != "" {
+		b.Fields = append(b.Fields, field{"SHA-256 of the data", []cell{code(e.PayloadSHA256)}})
+	}
+	if e.LeaseOwner != "" {
+		b.Fields = append(b.Fields, field{"Executed by", []cell{code(e.LeaseOwner), text("until"), r.at(e.LeaseUntil)}})
+	}
+	b.Fields = append(b.Fields, field{"Last change", []cell{r.at(e.UpdatedAt)}})
+	return b
+}
+
+// effectActions are the changes that the state of an effect allows.
+func effectActions(r *request, e *effects.View) (all []action) {
+	change := func(name, text string, danger bool, inputs ...input) {
+		all = append(all, r.form(action{Label: sentenceCase(name), Text: text, Danger: danger, Reason: "required",
+			Inputs: inputs, Path: "/api/v1/effects/" + id(e.Effect.ID) + "/" + name, Then: effectPath(e.Effect.ID)}))
+	}
+	if e.State == effects.AwaitingApproval && !e.ApprovalExpired {
+		change("approve", "A processor executes the steps. What the templates get is below.", false)
+	}
+	if step := unknownStep(e); step != nil {
+		change("resolve", "Say whether "+stepName(step)+" was executed. Check at the destination first.", false,
+			param(input{Name: "step", Label: "step", Kind: "text", Value: step.Step, Required: true}),
+			param(input{Name: "done", Label: "executed", Kind: "select", Required: true,
+				Choices: []value{{"yes, it was executed", "true"}, {"no, it was not executed", "false"}}}),
+			param(input{Name: "captured", Label: "values of its response, as a JSON object", Kind: "textarea",
+				Help: strings.Join(step.Captures, ", ")}))
+	}
+	switch e.State {
+	case effects.Failed, effects.Review:
+		change("retry", "A processor tries the next step again now.", false)
+	case effects.AwaitingApproval, effects.Planned, effects.Running, effects.Done, effects.Rejected, effects.Expired,
+		effects.Superseded:
+	}
+	switch e.State {
+	case effects.AwaitingApproval, effects.Planned, effects.Failed, effects.Review:
+		change("reject", "The effect ends for good. Steps that are done stay done.", true)
+	case effects.Done, effects.Rejected:
+		if undo := undoable(e); undo > 0 && !e.Compensating {
+			change("compensate", fmt.Sprintf("%d completed steps are undone, the last one first.", undo), true,
+				param(input{Name: "partial", Label: "undo what can be undone, and keep the rest", Kind: "checkbox"}))
+		}
+	case effects.Running, effects.Expired, effects.Superseded:
+	}
+	return all
+}
+
+// param makes an input a parameter of the request of a form.
+func param(in input) input {
+	in.Name = paramPrefix + in.Name
+	return in
+}
+
+// unknownStep returns a step whose outcome is unknown, or whose response lacked values; nil for none.
+func unknownStep(e *effects.View) *effects.Step {
+	for i := range e.Steps {
+		s := &e.Steps[i]
+		if s.State == effects.Unknown || s.State == effects.StepDone && s.Error != "" && e.State == effects.Review {
+			return s
+		}
+	}
+	return nil
+}
+
+func undoable(e *effects.View) (n int) {
+	for i := range e.Steps {
+		if s := &e.Steps[i]; s.Undoable && !s.Undo && s.State == effects.StepDone {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,277 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/objectscan"
+	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/refetch"
+	"github.com/postern-gateway/postern/internal/replay"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/watermarks"
+)
+
+var completenessList = list[operations.SourceParams, watermarks.Completeness]{
+	title: "Reconciliation", text: "Until when the log and the mirror have everything that the provider has. A " +
+		"reconciliation reads the provider's API and moves these times forward.",
+	command: "drift show", api: "/api/v1/watermarks",
+	main:    []string{"source"},
+	columns: []string{"Source", "Account", "What", "Complete until", "Behind", "Complete part", "Raised by", "Problem"},
+	row:     completenessRow,
+	read:    operations.Watermarks,
+	empty: "Nothing is known to be complete yet. A reconciliation of a source with a section api in the configuration " +
+		"fills this list.",
+}
+
+func completenessRow(r *request, m *watermarks.Completeness) []cell {
+	behind, part := cell{}, cell{}
+	if !m.Until.IsZero() {
+		behind = text(durationText(max(0, r.now.Sub(m.Until.Time))))
+		part = completePart(r.now, m)
+	}
+	problem := cell{}
+	switch {
+	case !m.DisconnectedSince.IsZero():
+		problem = cell{Text: "disconnected", Badge: true, Tone: "bad", Sub: "since " + r.at(m.DisconnectedSince).Text +
+			": " + shorten(m.DisconnectedReason, 120).Text}
+	case m.NotListableReason != "":
+		problem = cell{Text: "not listable", Badge: true, Tone: "warning", Sub: shorten(m.NotListableReason, 120).Text}
+	}
+	run := cell{}
+	if m.Run != 0 {
+		run = codeLink(id(m.Run), runPath(m.Run))
+		run.Sub = r.shortTime(m.At.Time).Text
+	}
+	return []cell{link(m.Source, path("sources", m.Source)), code(m.Account), text(m.Subject), r.at(m.Until), behind,
+		part, run, problem}
+}
+
+// completePart is a bar from the begin of the complete interval to now.
+func completePart(now time.Time, m *watermarks.Completeness) cell {
+	all := now.Sub(m.Since.Time)
+	if m.Since.IsZero() || all <= 0 {
+		return cell{Text: "since the beginning"}
+	}
+	share := min(100, max(0, int(100*m.Until.Sub(m.Since.Time)/all)))
+	c := cell{HasBar: true, Bar: share, Tone: "good", Text: fmt.Sprintf("%d %%", share),
+		Sub: "from " + m.Since.UTC().Format(time.DateOnly)}
+	if !m.DisconnectedSince.IsZero() || m.NotListableReason != "" {
+		c.Tone = "warning"
+	}
+	return c
+}
+
+const (
+	// newestScans is how many reconciliations the page shows.
+	newestScans = 10
+	// shownRefetches is how many refetch requests the page reads.
+	shownRefetches = 100
+)
+
+// reconciliationPage shows until when everything is complete, the newest reconciliations, and the
+// pending refetches.
+func reconciliationPage(ctx context.Context, r *request) (*view, error) {
+	v, err := completenessList.page()(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	source := r.URL.Query().Get("source")
+	params := operations.RunParams{Job: reconcile.Job}
+	params.SetPage(newestScans, "")
+	newest, err := operations.Runs(ctx, r.c.Pages, params)
+	if err != nil {
+		return nil, err
+	}
+	pending := operations.SourceParams{Source: source}
+	pending.SetPage(shownRefetches, "")
+	refetches, err := operations.Refetches(ctx, r.c.Pages, pending)
+	if err != nil {
+		return nil, err
+	}
+	start := path("runs", "new", "reconcile")
+	v.Blocks = append([]block{{Presets: []cell{link("Reconcile now", query(start, "source", source)),
+		link("Compare all objects", query(start, "source", source, "objects", "true")),
+		link("All reconciliations", query(path("runs"), "job", reconcile.Job))}}}, v.Blocks...)
+	v.Blocks = append(v.Blocks, newestScanBlock(r, newest.Items), refetchBlock(r, refetches.Items, refetches.Next != ""))
+	return v, nil
+}
+
+func newestScanBlock(r *request, newest []runs.Run) block {
+	t := &table{Columns: []string{"Run", "Status", "What", "Checked", "Missing", "Older", "Differ", "Orphans", "Repaired",
+		"Unrepaired", "Created"}, Empty: "No reconciliation has run yet. Start one with the link above."}
+	for i := range newest {
+		run := &newest[i]
+		n := run.Counts
+		unrepaired := number(n[objectscan.Unrepaired])
+		if n[objectscan.Unrepaired] > 0 {
+			unrepaired.Tone, unrepaired.Badge = "warning", true
+		}
+		t.Rows = append(t.Rows, []cell{codeLink(id(run.ID), runPath(run.ID)), runBadge(run), shorten(describeRun(run), 70),
+			number(n[replay.Processed]), number(n[objectscan.Missing]), number(n[objectscan.MirrorOlder]),
+			number(n[objectscan.ContentDiffers]), number(n[objectscan.Orphans]), number(n[objectscan.Repaired]),
+			unrepaired, r.shortTime(run.CreatedAt.Time)})
+	}
+	return block{ID: "scans", Heading: "Newest reconciliations", Table: t}
+}
+
+// refetchBlock shows the objects that wait for a refetch, the suspended ones first.
+func refetchBlock(r *request, all []refetch.Request, more bool) block {
+	b := block{ID: "refetches", Heading: "Pending refetches", Table: &table{Columns: []string{"Object", "Source", "State",
+		"Due", "Attempts", "Why", "Requested"}, Empty: "No object waits for a refetch.",
+		Command: "postern refetches list", Curl: curlLine(r, "/api/v1/refetches", nil)}}
+	suspended := 0
+	slices.SortStableFunc(all, func(a, b refetch.Request) int { return cmp.Compare(order(&a), order(&b)) })
+	for i := range all {
+		q := &all[i]
+		state, due := badge("pending"), r.shortTime(q.Due.Time)
+		switch {
+		case q.Suspended:
+			suspended++
+			state = cell{Text: "suspended", Badge: true, Tone: "warning"}
+		case q.LeaseOwner != "":
+			state = badge("running")
+		}
+		state.Sub = shorten(q.Error, 120).Text
+		why := shorten(q.Reason, 80)
+		why.Sub = visible(q.RequestedBy)
+		b.Table.Rows = append(b.Table.Rows, []cell{r.objectCell(q.Source, q.Account, q.ObjectType, q.ObjectID),
+			text(q.Source), state, due, number(q.Attempts), why, r.shortTime(q.RequestedAt.Time)})
+	}
+	if suspended > 0 {
+		b.Notes = append(b.Notes, note{Tone: "warning", Text: fmt.Sprintf("%d refetches are suspended: no further attempt "+
+			"is made. Open the object to request a refetch again, or to cancel it.", suspended)})
+	}
+	if more {
+		b.Notes = append(b.Notes, note{Tone: "info", Text: fmt.Sprintf("The list shows the first %d.", shownRefetches)})
+	}
+	b.Folded = len(all) == 0
+	return b
+}
+
+func order(q *refetch.Request) int {
+	if q.Suspended {
+		return 0
+	}
+	return 1
+}
+
+// newReconciliation shows what a reconciliation would do, and starts it.
+func newReconciliation(ctx context.Context, r *request) (*view, error) {
+	texts, err := queryTexts(r.URL)
+	if err != nil {
+		return nil, err
+	}
+	var p operations.ReconcileParams
+	if err := operations.Parse(&p, texts); err != nil {
+		return nil, err
+	}
+	v := &view{Kind: "New run", Title: "Reconcile", Text: "Compares the log or the mirror with the provider's API, and " +
+		"adds what is missing. Choose what to compare, then start the run below."}
+	f := makeFilter(r.URL.Path, p, texts, []string{"source", "account", "object_type", "object_id", "objects", "full",
+		"since", "until", "dry_run"}, nil)
+	dropInputs(f, "type", "reason", "idempotency_key", "limit")
+	v.Blocks = []block{{Filter: f}}
+	if p.Source == "" {
+		v.Blocks = append(v.Blocks, block{Notes: []note{{Tone: "info", Text: "Name the source first."}}})
+		return v, nil
+	}
+	known := operations.SourceParams{Source: p.Source}
+	found, err := operations.Watermarks(ctx, r.c.Pages, known)
+	if err != nil {
+		return nil, err
+	}
+	preview := block{ID: "preview", Heading: "What the run does", Text: describeReconcileParams(&p), Table: &table{
+		Columns: completenessList.columns, Empty: "Nothing of this source is known to be complete yet, so the run reads " +
+			"as far back as the provider lists."}}
+	for i := range found.Items {
+		preview.Table.Rows = append(preview.Table.Rows, completenessRow(r, &found.Items[i]))
+	}
+	start := block{ID: "start", Actions: []action{r.form(action{Label: "Start the reconciliation", Open: true,
+		Text: "A processor executes the run. Its calls count against the rate budget of the API.", Reason: "optional",
+		Path: "/api/v1/reconciliations", Values: valuesOf(texts), Inputs: []input{keyInput()},
+		Then: Prefix + "runs/{run}"})}}
+	v.Blocks = append(v.Blocks, preview, stayBlock("Objects whose state is the same stay as they are.",
+		"An object in the mirror that is newer than the provider's list stays as it is.",
+		"A deletion of many objects at once waits for an approval."), start)
+	return v, nil
+}
+
+// describeReconcileParams says in words what a reconciliation would do.
+func describeReconcileParams(p *operations.ReconcileParams) string {
+	objectType := cmp.Or(p.Type, p.ObjectType)
+	what := "The run reads the events that the provider sent"
+	switch {
+	case p.ObjectID != "":
+		what = "The run reads the object " + objectType + " " + p.ObjectID + " and compares it with the mirror"
+	case objectType != "":
+		what = "The run walks the provider's list of type " + objectType + " and compares each object with the mirror"
+	case p.Objects != nil && *p.Objects:
+		what = "The run walks the provider's lists of all types and compares each object with the mirror"
+	}
+	what += ". "
+	switch {
+	case p.DryRun:
+		what += "It only counts the differences, and changes nothing."
+	case p.ObjectID != "" || objectType != "" || p.Objects != nil && *p.Objects:
+		what += "It appends a refetch for each object that differs."
+	default:
+		what += "It appends each event that the log does not have."
+	}
+	return visible(what)
+}
+
+// valuesOf are the given parameters as fixed values of a form.
+func valuesOf(texts map[string]string) (all []value) {
+	for name, text := range texts {
+		all = append(all, value{name, text})
+	}
+	slices.SortFunc(all, func(a, b value) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// keyInput is the control for an idempotency key of the operator's own.
+func keyInput() input {
+	return param(input{Name: "idempotency_key", Label: "idempotency key (optional)", Kind: "text",
+		Help: "a second request with the same key gets the same run"})
+}
+
+// stayBlock says what a run does not touch, and why.
+func stayBlock(sentences ...string) block {
+	b := block{ID: "stays", Heading: "What stays as it is"}
+	for _, s := range sentences {
+		b.Notes = append(b.Notes, note{Tone: "info", Text: s})
+	}
+	return b
+}
+
+// dropInputs removes controls from a filter.
+func dropInputs(f *filter, names ...string) {
+	f.Others = slices.DeleteFunc(f.Others, func(in input) bool { return slices.Contains(names, in.Name) })
+	f.Main = slices.DeleteFunc(f.Main, func(in input) bool { return slices.Contains(names, in.Name) })
+	f.OthersSet = slices.ContainsFunc(f.Others, func(in input) bool { return in.Value != "" })
+}
+
+// with returns the address of this page with other parameters; "" removes one.
+func (r *request) with(texts map[string]string, namesAndValues ...string) string {
+	values := url.Values{}
+	for name, text := range texts {
+		values.Set(name, text)
+	}
+	for i := 0; i+1 < len(namesAndValues); i += 2 {
+		values.Del(namesAndValues[i])
+		if namesAndValues[i+1] != "" {
+			values.Set(namesAndValues[i], namesAndValues[i+1])
+		}
+	}
+	if len(values) == 0 {
+		return r.URL.Path
+	}
+	return r.URL.Path + "?" + values.Encode()
+}
