@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -67,24 +66,28 @@ func newReplay(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Blocks = []block{{Filter: f}, sizeBlock(r, texts, &size.Preview), first, replayStays(params)}
-	v.Blocks = append(v.Blocks, modeBlock(params, &size))
 	dry, err := dryRunBlock(ctx, r, v, texts, on.dryRun)
 	if err != nil {
 		return nil, err
 	}
-	v.Blocks = append(v.Blocks, dry)
-	if size.Events == 0 {
-		return v, nil
+	v.Blocks = []block{{Filter: f}, sizeBlock(r, texts, &size.Preview), modeBlock(params, &size), replayStays(params), dry}
+	if size.Events > 0 {
+		v.Blocks = append(v.Blocks, r.replayForm(texts, &p, params, size.Events))
 	}
+	v.Blocks = append(v.Blocks, first)
+	return v, nil
+}
+
+// replayForm starts a replay of the events that the preview has shown.
+func (r *request) replayForm(texts map[string]string, p *operations.ReplayParams, o *replay.Params,
+	expected int64) block {
 	selection := maps.Clone(texts)
 	delete(selection, "rate")
-	v.Blocks = append(v.Blocks, block{ID: "start", Actions: []action{r.form(action{Label: "Start the replay", Open: true,
-		Text: replayText(params), Danger: params.Mode == replay.Force, Reason: "optional", Path: replaysPath,
+	return block{ID: "start", Actions: []action{r.form(action{Label: "Start the replay", Open: true,
+		Text: replayText(o), Danger: o.Mode == replay.Force, Reason: "optional", Path: replaysPath,
 		Values: absoluteTimes(selection, &p.EventSelection), Inputs: []input{rateInput(texts["rate"]), keyInput()},
-		Expected: strconv.FormatInt(size.Events, 10),
-		Typed:    size.Events >= typedFrom || params.Mode == replay.Force, Then: Prefix + "runs/{run}"})}})
-	return v, nil
+		Expected: expected, Typed: expected >= typedFrom || o.Mode == replay.Force,
+		Then: Prefix + "runs/{run}"})}}
 }
 
 func replayText(o *replay.Params) string {
@@ -205,7 +208,7 @@ func modeBlock(o *replay.Params, size *operations.ReplayPreview) block {
 			}
 		}
 		b.Notes = []note{{Tone: "bad", Text: "Mode force: " + n + " effects of these events happen again, for example mails " +
-			"and payments. Another operator must approve the run."}}
+			"and payments. An operator must approve the run."}}
 	case replay.State, "":
 		b.Text = "Mode state: no effect happens, now or later."
 	}
@@ -317,19 +320,23 @@ func newRetry(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Blocks = []block{{Filter: f}, preview, first, stayBlock("Events with another outcome stay as they are.",
+	v.Blocks = []block{{Filter: f}, preview, stayBlock("Events with another outcome stay as they are.",
 		"An object whose stored state is newer than an event stays as it is.")}
-	if size.Events == 0 {
-		return v, nil
+	if size.Events > 0 {
+		v.Blocks = append(v.Blocks, r.retryForm(texts, &p, size.Events))
 	}
+	v.Blocks = append(v.Blocks, first)
+	return v, nil
+}
+
+// retryForm starts a retry of the events that the preview has shown.
+func (r *request) retryForm(texts map[string]string, p *operations.RetryParams, expected int64) block {
 	selection := maps.Clone(texts)
 	delete(selection, "rate")
-	v.Blocks = append(v.Blocks, block{ID: "start", Actions: []action{r.form(action{Label: "Start the retry", Open: true,
+	return block{ID: "start", Actions: []action{r.form(action{Label: "Start the retry", Open: true,
 		Text: "A processor executes the run. You can pause and cancel it.", Reason: "optional", Path: retriesPath,
 		Values: absoluteTimes(selection, &p.EventSelection), Inputs: []input{rateInput(texts["rate"]), keyInput()},
-		Expected: strconv.FormatInt(size.Events, 10), Typed: size.Events >= typedFrom,
-		Then: Prefix + "runs/{run}"})}})
-	return v, nil
+		Expected: expected, Typed: expected >= typedFrom, Then: Prefix + "runs/{run}"})}}
 }
 
 // firstFailures lists the oldest events of a retry with their failures.

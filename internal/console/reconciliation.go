@@ -55,13 +55,11 @@ func completenessRow(r *request, m *watermarks.Completeness) []cell {
 
 // completePart is a bar from the begin of the complete interval to now.
 func completePart(now time.Time, m *watermarks.Completeness) cell {
-	all := now.Sub(m.Since.Time)
-	if m.Since.IsZero() || all <= 0 {
-		return cell{Text: "since the beginning"}
+	c := cell{HasBar: true, Bar: 100, Tone: "good", Text: "100 %", Sub: "from the beginning"}
+	if all := now.Sub(m.Since.Time); m.Since.Unix() > 0 && all > 0 {
+		c.Bar = min(100, max(0, int(100*m.Until.Sub(m.Since.Time).Seconds()/all.Seconds())))
+		c.Text, c.Sub = fmt.Sprintf("%d %%", c.Bar), "from "+m.Since.UTC().Format(time.DateOnly)
 	}
-	share := min(100, max(0, int(100*m.Until.Sub(m.Since.Time)/all)))
-	c := cell{HasBar: true, Bar: share, Tone: "good", Text: fmt.Sprintf("%d %%", share),
-		Sub: "from " + m.Since.UTC().Format(time.DateOnly)}
 	if !m.DisconnectedSince.IsZero() || m.NotListableReason != "" {
 		c.Tone = "warning"
 	}
@@ -113,7 +111,7 @@ func newestScanBlock(r *request, newest []runs.Run) block {
 		if n[objectscan.Unrepaired] > 0 {
 			unrepaired.Tone, unrepaired.Badge = "warning", true
 		}
-		t.Rows = append(t.Rows, []cell{codeLink(id(run.ID), runPath(run.ID)), runBadge(run), shorten(describeRun(run), 70),
+		t.Rows = append(t.Rows, []cell{codeLink(id(run.ID), runPath(run.ID)), runBadge(run), shorten(describeRun(run), 100),
 			number(n[replay.Processed]), number(n[objectscan.Missing]), number(n[objectscan.MirrorOlder]),
 			number(n[objectscan.ContentDiffers]), number(n[objectscan.Orphans]), number(n[objectscan.Repaired]),
 			unrepaired, r.shortTime(run.CreatedAt.Time)})
@@ -244,11 +242,7 @@ func keyInput() input {
 
 // stayBlock says what a run does not touch, and why.
 func stayBlock(sentences ...string) block {
-	b := block{ID: "stays", Heading: "What stays as it is"}
-	for _, s := range sentences {
-		b.Notes = append(b.Notes, note{Tone: "info", Text: s})
-	}
-	return b
+	return block{ID: "stays", Heading: "What stays as it is", Text: strings.Join(sentences, " ")}
 }
 
 // dropInputs removes controls from a filter.

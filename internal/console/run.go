@@ -198,10 +198,14 @@ func requestBlock(r *request, run *runs.Run) block {
 func countBlock(run *runs.Run) block {
 	t := &table{Columns: []string{"Count", "Number", "Share of the processed ones"}}
 	total := run.Counts[replay.Processed]
+	t.Rows = append(t.Rows, []cell{text(replay.Processed), number(total), {}})
 	for _, name := range slices.Sorted(maps.Keys(run.Counts)) {
 		n := run.Counts[name]
+		if n == 0 || name == replay.Processed {
+			continue
+		}
 		share := cell{}
-		if name != replay.Processed && total > 0 && n <= total && n > 0 {
+		if total > 0 && n > 0 && n <= total {
 			share = cell{HasBar: true, Bar: int(max(1, n*100/total)), Tone: cmp.Or(toneOf[name], "quiet"),
 				Text: fmt.Sprintf("%.1f %%", float64(n)*100/float64(total))}
 		}

@@ -37,6 +37,8 @@ func (c *Console) workPages() map[string]page {
 		"audit":              auditList.page(),
 		"redactions":         redactionList.page(),
 		"retention":          retentionPage,
+		"health":             healthPage,
+		"help":               helpPage,
 	}
 }
 

@@ -123,9 +123,12 @@ type action struct {
 	// Open shows the form at once, without a button that opens it.
 	Open bool
 	// Expected is the number of events that a preview showed. Typed asks the operator for it.
-	Expected string
+	Expected int64
 	Typed    bool
 }
+
+// ExpectedText is the number with grouped digits.
+func (a action) ExpectedText() string { return groupDigits(a.Expected) }
 
 type value struct{ Name, Value string }
 

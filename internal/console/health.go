@@ -1,0 +1,181 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/redaction"
+)
+
+// healthBlocks read the blocks of the page about health, in their order.
+var healthBlocks = []func(ctx context.Context, r *request) ([]block, error){backlogBlocks, spoolBlocks}
+
+// healthPage shows the state of the instance. A block that cannot be read says so, and the others
+// stay.
+func healthPage(ctx context.Context, r *request) (*view, error) {
+	if err := noParams(r.URL); err != nil {
+		return nil, err
+	}
+	v := &view{Title: "Health", Text: "What waits, and where it waits.", Refresh: healthRefresh}
+	for _, read := range healthBlocks {
+		all, err := read(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		v.Blocks = append(v.Blocks, all...)
+	}
+	return v, nil
+}
+
+// healthRefresh is the number of seconds after which the page is read again.
+const healthRefresh = 10
+
+// backlogBlocks show the distance between the log, the streams and the mirror.
+func backlogBlocks(ctx context.Context, r *request) ([]block, error) {
+	found, err := readAPI[operations.StreamView](ctx, r, http.MethodGet, "/api/v1/stream", nil)
+	if err != nil {
+		return nil, err
+	}
+	b := block{ID: "backlog", Heading: "Backlog", Table: &table{Columns: []string{"What waits", "Number", "Oldest since",
+		"Age"}, Command: "postern stream status", Curl: curlLine(r, "/api/v1/stream", nil)}}
+	for _, n := range []struct {
+		name  string
+		count *processor.PendingCount
+	}{{"Events without an outcome", &found.Unapplied}, {"Failed events that are retried", &found.Failed},
+		{"Retries that are due", &found.Retries}, {"Changes that are not in the feed yet", &found.Unsent}} {
+		b.Table.Rows = append(b.Table.Rows, pendingRow(r, n.name, n.count))
+	}
+	notInStream := []cell{text("Events without an outcome that are in no stream"), number(found.NotInStream), {}, {}}
+	if found.Failure != "" {
+		notInStream[1] = text("not known")
+		b.Notes = append(b.Notes, note{Tone: "bad", Text: "NATS does not respond: " + visible(found.Failure) +
+			". Deliveries are stored anyway, and applied later."})
+	}
+	b.Table.Rows = append(b.Table.Rows, notInStream)
+	b.Actions = []action{r.form(action{Label: "Republish now", Reason: "optional", Text: "The republisher publishes each " +
+		"event without an outcome again. An event that is already applied changes nothing.",
+		Path: "/api/v1/stream/republish-passes", Then: path("health")})}
+	return []block{b, streamBlock(r, found), republisherBlock(r, &found.Republisher)}, nil
+}
+
+func pendingRow(r *request, name string, n *processor.PendingCount) []cell {
+	count := number(n.Count)
+	if n.Count >= processor.MaxPendingCount {
+		count = cell{Text: groupDigits(n.Count) + " or more", Number: true}
+	}
+	since, old := cell{}, cell{}
+	if n.Since != nil {
+		since, old = r.at(*n.Since), text(durationText(time.Duration(n.Seconds*float64(time.Second))))
+	}
+	return []cell{text(name), count, since, old}
+}
+
+func streamBlock(r *request, found *operations.StreamView) block {
+	b := block{ID: "streams", Heading: "Streams", Table: &table{Columns: []string{"Stream", "Consumer", "Messages", "Size",
+		"Not received yet", "Not acknowledged", "Delivered again", "Newest message"}, Empty: "No stream is known."}}
+	for i := range found.Streams {
+		s := &found.Streams[i]
+		name := code(s.Name)
+		if s.Missing {
+			name.Sub = "does not exist yet"
+		}
+		newest := cell{}
+		if s.LastAt != nil {
+			newest = r.time(*s.LastAt)
+		}
+		b.Table.Rows = append(b.Table.Rows, []cell{name, {}, number(int64(s.Messages)),
+			{Text: bytesText(int64(s.Bytes)), Number: true}, {}, {}, {}, newest})
+		for j := range s.Consumers {
+			c := &s.Consumers[j]
+			consumer := code(c.Name)
+			if c.Waiting == 0 {
+				consumer.Sub = "no client fetches messages"
+			}
+			b.Table.Rows = append(b.Table.Rows, []cell{{}, consumer, {}, {}, number(int64(c.Pending)),
+				number(c.Unacknowledged), number(c.Redelivered), {}})
+		}
+	}
+	return b
+}
+
+func republisherBlock(r *request, s *processor.RepublisherStatus) block {
+	b := block{ID: "republisher", Heading: "Republisher"}
+	process := code(s.Process)
+	if s.Process == "" {
+		process = text("no process has the lease now")
+	}
+	b.Fields = append(b.Fields, field{"Executed by", []cell{process}})
+	for _, t := range []struct {
+		name string
+		at   *events.Instant
+	}{{"All applied until", s.AppliedUntil}, {"Last complete pass", s.EndedAt}, {"Last published", s.PublishedAt}} {
+		if t.at != nil {
+			b.Fields = append(b.Fields, field{t.name, []cell{r.at(*t.at), text(agoText(r.now.Sub(t.at.Time)))}})
+		}
+	}
+	if s.PublishedAt != nil {
+		b.Fields = append(b.Fields, field{"Published then", []cell{text(fmt.Sprintf("%s without an outcome, %s retries",
+			groupDigits(s.Missing), groupDigits(s.Due)))}})
+	}
+	if s.Requested > 0 {
+		b.Fields = append(b.Fields, field{"Requested passes", []cell{text(groupDigits(s.Requested))}})
+	}
+	if s.Detail != "" {
+		b.Notes = append(b.Notes, note{Tone: "warning", Text: "The last pass did not reach its end: " + visible(s.Detail)})
+	}
+	return b
+}
+
+// spoolBlocks show the spools of the gateways.
+func spoolBlocks(ctx context.Context, r *request) ([]block, error) {
+	found, err := operations.ListPages(redaction.Spools)(ctx, r.c.Pages, operations.Page{})
+	if err != nil {
+		return nil, err
+	}
+	b := block{ID: "spools", Heading: "Spools", Text: "Deliveries on the disks of gateways, from times without a database.",
+		Table: &table{Columns: []string{"Spool", "Place", "Deliveries", "Size", "Oldest", "Reported", "Redactions that wait"},
+			Empty:   "No gateway has registered a spool.",
+			Command: "postern spool list", Curl: curlLine(r, "/api/v1/spools", nil)}}
+	for i := range found.Items {
+		s := &found.Items[i]
+		b.Table.Rows = append(b.Table.Rows, spoolRow(r, s))
+		if r.now.Sub(s.ReportedAt.Time) <= redaction.SpoolSilentAfter {
+			continue // its gateway runs
+		}
+		b.Actions = append(b.Actions, r.form(action{Label: "Remove spool " + visible(s.Name), Danger: true,
+			Reason: "required", Text: "Only for a spool whose disk is lost. No redaction waits for it any more, and its " +
+				"deliveries are lost.", Path: "/api/v1/spools/" + url.PathEscape(s.Name) + "/remove", Then: path("health"),
+			Inputs: []input{param(input{Name: "force", Label: "also if its content is not known", Kind: "checkbox"})}}))
+	}
+	if found.Next != "" {
+		b.Notes = append(b.Notes, note{Tone: "info", Text: "There are more spools; postern spool list shows all."})
+	}
+	return []block{b}, nil
+}
+
+func spoolRow(r *request, s *redaction.Spool) []cell {
+	deliveries, size := text("not known"), cell{}
+	if s.Deliveries != nil {
+		deliveries = number(*s.Deliveries)
+	}
+	if s.Bytes != nil {
+		size = cell{Text: bytesText(*s.Bytes), Number: true}
+	}
+	reported := r.at(s.ReportedAt)
+	if !s.ReportedAt.IsZero() && r.now.Sub(s.ReportedAt.Time) > redaction.SpoolSilentAfter {
+		reported.Sub = "silent: the gateway may not run"
+	}
+	waiting := make([]string, len(s.Redactions))
+	for i, run := range s.Redactions {
+		waiting[i] = "run " + id(run)
+	}
+	return []cell{code(s.Name), text(s.Location), deliveries, size, r.at(s.OldestAt), reported,
+		text(strings.Join(waiting, ", "))}
+}
