@@ -52,7 +52,7 @@ func newReplay(ctx context.Context, r *request) (*view, error) {
 	v := &view{Kind: "New run", Title: "Replay events", Text: "A replay applies stored events again. Choose the events, " +
 		"look at the preview, then start the run below."}
 	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type", "object_type", "object_id", "status", "since", "until",
-		"mode"}, nil)
+		"mode"}, nil, nil)
 	dropInputs(f, "reason", "idempotency_key", "rate", "limit")
 	size, err := operations.PreviewReplay(ctx, r.c.Pages, params, on.exact)
 	if timedOut(err) {
@@ -296,7 +296,7 @@ func newRetry(ctx context.Context, r *request) (*view, error) {
 	v := &view{Kind: "New run", Title: "Retry failed events", Text: "A retry applies failed and dead events again. Fix the " +
 		"cause first, or they fail again."}
 	f := makeFilter(r.URL.Path, p, texts, []string{"source", "status", "failure", "type", "object_type", "object_id", "since",
-		"until"}, nil)
+		"until"}, nil, nil)
 	dropInputs(f, "reason", "idempotency_key", "rate", "limit")
 	size, err := params.Preview(ctx, r.c.Pages, on.exact)
 	if timedOut(err) {
@@ -383,7 +383,7 @@ func newRebuild(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Kind: "New run", Title: "Rebuild objects", Text: "A rebuild makes the objects of a source again from the log, " +
 		"alongside the live ones. Then its page shows a comparison, and offers the swap."}
-	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type"}, nil)
+	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type"}, nil, nil)
 	dropInputs(f, "object_type", "reason", "idempotency_key", "swap", "limit")
 	v.Blocks = []block{{Filter: f}}
 	if p.Source == "" {

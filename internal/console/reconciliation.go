@@ -173,7 +173,7 @@ func newReconciliation(ctx context.Context, r *request) (*view, error) {
 	v := &view{Kind: "New run", Title: "Reconcile", Text: "Compares the log or the mirror with the provider's API, and " +
 		"adds what is missing. Choose what to compare, then start the run below."}
 	f := makeFilter(r.URL.Path, p, texts, []string{"source", "account", "object_type", "object_id", "objects", "full",
-		"since", "until", "dry_run"}, nil)
+		"since", "until", "dry_run"}, nil, nil)
 	dropInputs(f, "type", "reason", "idempotency_key", "limit")
 	v.Blocks = []block{{Filter: f}}
 	if p.Source == "" {
