@@ -58,6 +58,8 @@ type Options struct {
 	Reprocessor *operations.Reprocessor
 	// Retention is the configured policy.
 	Retention retention.Policy
+	// Follower follows the log for GET /events/tail; nil: this process does not offer it.
+	Follower *operations.Follower
 	// Logger gets a line per request; nil: nothing is logged.
 	Logger *slog.Logger
 }
@@ -89,6 +91,10 @@ func New(o Options) http.Handler {
 		var middleware []echo.MiddlewareFunc
 		if r.method == http.MethodPost {
 			middleware = []echo.MiddlewareFunc{requireJSON, h.withIdempotencyKey}
+		}
+		if r.stream != nil {
+			api.Add(r.method, r.path, r.stream)
+			continue
 		}
 		api.Add(r.method, r.path, h.serve(r), middleware...)
 	}

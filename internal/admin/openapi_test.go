@@ -25,6 +25,7 @@ type object = map[string]any
 // operationIDs are the ids of operations whose route does not lead to a good one.
 var operationIDs = map[string]string{
 	"GET /effects/backtest":         "backtestEffects",
+	"GET /events/tail":              "followEvents",
 	"GET /failures":                 "listFailures",
 	"GET /find":                     "find",
 	"GET /openapi.json":             "getOpenAPI",
@@ -181,6 +182,15 @@ func (s *schemas) operation(r route) object {
 		}
 	}
 	ok := object{"description": r.summary, "content": object{"application/json": object{"schema": s.result(r)}}}
+	if r.stream != nil { // OpenAPI 3.1 cannot describe the messages of a stream
+		ok["content"] = object{eventStreamType: object{"schema": object{"type": "string", "description": "Messages " +
+			"with the id of an event, whose data are that event as JSON. A message `more` follows if more than 200 " +
+			"events matched in a second: its data are {\"count\": n}, the number of the others. A comment each 15 s " +
+			"shows that the stream is alive."}, "x-message-schema": s.result(r)}}
+		parameters = append(parameters, object{"name": "Last-Event-ID", "in": "header", "description": "The same as " +
+			"`after`, and counts more. Browsers send it automatically.", "schema": object{"type": "string",
+			"pattern": "^[0-9]+$"}})
+	}
 	o := object{"operationId": operationID(r), "summary": r.summary, "tags": []string{tagOf(r)},
 		"x-postern-role": adminauth.Reader, "responses": s.responses(r, ok)}
 	if r.method == http.MethodPost {

@@ -142,6 +142,9 @@ func routeAnchor(r route) string {
 func (r *reference) writeRoute(t *testing.T, of route) {
 	fmt.Fprintf(r, "\n### %s %s\n\n%s.", of.method, apiPath(of.path), of.summary)
 	switch results := alternatives[of.path]; {
+	case of.stream != nil:
+		fmt.Fprintf(r, " Result: a stream (`%s`) whose messages are of the type %s; %s\n", eventStreamType,
+			r.typeOf(of.result, ""), streamText)
 	case results == nil:
 		fmt.Fprintf(r, " Result: %s.\n", r.typeOf(of.result, ""))
 	default:

@@ -138,3 +138,9 @@ types, where their meaning is empty:
 | ` + "`status`, `state`, `phase`, `stage`" + ` | string | where it is in its life |
 | ` + "`detail`, `failure`, `message`, `error`" + ` | string | explanation for an operator, as text |
 `
+
+const streamText = `each
+has the event's id. The header ` + "`Last-Event-ID`, or `after`" + `, continues after an event without loss or
+repetition. If more than 200 events match in a second, a message ` + "`more`" + ` has the number of the others
+(` + "`count`" + `). A comment each 15 s shows that the stream is alive. ` + "`status`" + ` is the status when the event
+is read, about a second after it is stored. A process serves 50 streams at most, else 503.`

@@ -35,6 +35,9 @@ type route struct {
 	params any
 	result reflect.Type
 	run    runFunc
+	// stream, if set, writes the response instead of run, as Server-Sent Events whose data are of
+	// the type result.
+	stream echo.HandlerFunc
 }
 
 // runFunc reads the parameters of a request and executes the operation.
@@ -53,13 +56,15 @@ type (
 func (h *handler) routes() []route {
 	return []route{
 		{http.MethodGet, "/me", "Show who calls, and what the caller may do", none{},
-			reflect.TypeFor[*operations.Caller](), h.me},
+			reflect.TypeFor[*operations.Caller](), h.me, nil},
 		get(h, "/processes", "List the processes of the instance with their state",
 			operations.ListPages(activity.Processes)),
 		get(h, "/activity", "Show how many events and deliveries there were, by minute or hour",
 			operations.Activity),
 
 		get(h, "/events", "List events, the newest first", operations.Events),
+		{method: http.MethodGet, path: "/events/tail", summary: "Follow new events as Server-Sent Events",
+			params: operations.TailParams{}, result: reflect.TypeFor[events.Item](), stream: h.tail},
 		get(h, "/events/:id", "Show all that is stored of an event: receipt, conflicts, outcomes, body",
 			operations.Event),
 		get(h, "/find", "Find all events, objects, runs, rejections, effects, schedules and sources with an id",
@@ -167,7 +172,7 @@ func get[P, T any](h *handler, path, summary string, do reading[P, T]) route {
 		}
 		return do(ctx, h.Pool, p)
 	}
-	return route{http.MethodGet, path, summary, *new(P), reflect.TypeFor[T](), run}
+	return route{http.MethodGet, path, summary, *new(P), reflect.TypeFor[T](), run, nil}
 }
 
 // post is a route that may make changes.
@@ -179,7 +184,7 @@ func post[P, T any](h *handler, path, summary string, do changing[P, T]) route {
 		}
 		return do(ctx, h.Pool, p, requesterOf(c))
 	}
-	return route{http.MethodPost, path, summary, *new(P), reflect.TypeFor[T](), run}
+	return route{http.MethodPost, path, summary, *new(P), reflect.TypeFor[T](), run, nil}
 }
 
 // postEffect is a route that changes one effect and returns it.
@@ -205,7 +210,7 @@ func postEffect[P any](h *handler, path, summary string, do deciding[P]) route {
 		}
 		return &all[0], nil
 	}
-	return route{http.MethodPost, path, summary, *new(P), reflect.TypeFor[effects.View](), run}
+	return route{http.MethodPost, path, summary, *new(P), reflect.TypeFor[effects.View](), run, nil}
 }
 
 // idParams name one thing by its number, nameParams by its name.

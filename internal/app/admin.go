@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/console"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
@@ -51,19 +52,21 @@ func (a *App) addAdmin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	follower := &operations.Follower{Pool: pool, Logger: a.Logger}
 	api := admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
 		Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
-		DeniedRequests: deniedRequests, RequireTokens: require, Tokens: tokens,
+		DeniedRequests: deniedRequests, Follower: follower, RequireTokens: require, Tokens: tokens,
 		OpenMetrics: a.Config.Admin.OpenMetrics, ProcessID: a.id, Reprocessor: a.reprocessor,
 		Endpoints: func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
 		Rule:      func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})
-	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Tokens: tokens, RequireTokens: require})
+	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Follower: follower, Tokens: tokens, RequireTokens: require})
 	if err != nil {
 		return err
 	}
 	server := &http.Server{ReadHeaderTimeout: 5 * time.Second, ReadTimeout: adminTimeout,
 		WriteTimeout: 2 * adminTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		Handler: handler}
+	server.RegisterOnShutdown(follower.Close)
 	if a.Config.Admin.TLS.Cert != "" {
 		if server.TLSConfig, err = adminTLS(a.Config.Admin.TLS, a.Logger); err != nil {
 			return err

@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/retention"
 )
 
@@ -37,6 +38,8 @@ type Options struct {
 	API http.Handler
 	// Tokens checks the tokens of logins.
 	Tokens admin.Checker
+	// Follower follows the log for the live list of events.
+	Follower *operations.Follower
 	// RequireTokens: a page is only served after a login.
 	RequireTokens bool
 	// ReadOnly: no page offers a change, and none is executed.

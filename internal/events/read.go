@@ -174,3 +174,26 @@ func openAppends(ctx context.Context, pool *pgxpool.Pool) (map[string]bool, erro
 	return set, postgres.ForEach(ctx, pool, openAppendsSQL, nil, []any{&tx},
 		func() error { set[tx] = true; return nil })
 }
+
+const itemsAfterSQL = itemColumns + `e.id > $1 AND e.id <= $2 ORDER BY e.id LIMIT $3`
+
+// ItemsAfter returns up to limit events in (after, bound], ascending. With a bound from FreezeBound
+// nothing is ever skipped.
+func ItemsAfter(ctx context.Context, pool *pgxpool.Pool, after, bound int64, limit int) ([]Item, error) {
+	items, err := postgres.Collect(ctx, pool, scanItem, itemsAfterSQL, after, bound, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read events after %d: %w", after, err)
+	}
+	return items, nil
+}
+
+const itemsSQL = itemColumns + `e.id = ANY($1::bigint[]) ORDER BY e.id`
+
+// Items returns the events with the given ids, ascending. It omits ids that are not stored.
+func Items(ctx context.Context, pool *pgxpool.Pool, ids []int64) ([]Item, error) {
+	items, err := postgres.Collect(ctx, pool, scanItem, itemsSQL, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read %d events: %w", len(ids), err)
+	}
+	return items, nil
+}

@@ -74,8 +74,6 @@ func (e *AmbiguousKeyError) Error() string {
 const (
 	eventSQL = itemColumns + `e.id = $1`
 
-	eventsSQL = itemColumns + `e.id = ANY($1::bigint[])`
-
 	contentSQL = `SELECT e.headers, e.verification, coalesce(e.body, (SELECT d.body FROM events d
 		WHERE d.id = e.delivery_id)) FROM events e WHERE e.id = $1`
 
@@ -133,9 +131,9 @@ func FindAll(ctx context.Context, pool *pgxpool.Pool, text string) ([]Item, erro
 	if isNumeric {
 		ids = append(ids, numeric)
 	}
-	found, err := postgres.Collect(ctx, pool, scanItem, eventsSQL, ids)
+	found, err := Items(ctx, pool, ids)
 	if err != nil {
-		return nil, fmt.Errorf("find event %s: %w", text, err)
+		return nil, err
 	}
 	stored := map[int64]bool{}
 	for i := range found {

@@ -168,9 +168,11 @@ var help = map[string]string{
 	"RetryParams.failure": "a text in the reason of the failure",
 	"RetryParams.run":     "number of the run of the outcomes (default: " + events.LiveRunName + ")",
 	"RetryParams.status":  "failed or dead (default: both)",
-	"RunParams.schedule":  "name of the schedule that started the run",
-	"RunParams.status":    oneOf("run_status"),
-	"RunRequest.reason":   runReason,
+	"TailParams.after": "id of the last event that you got: continue after it; the header Last-Event-ID " +
+		"means the same",
+	"RunParams.schedule": "name of the schedule that started the run",
+	"RunParams.status":   oneOf("run_status"),
+	"RunRequest.reason":  runReason,
 }
 
 // helpOf returns the help for a parameter of a struct.
