@@ -18,6 +18,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/retention"
@@ -56,6 +57,8 @@ type Options struct {
 	ProcessID string
 	// Reprocessor verifies rejected deliveries again; nil: this process cannot.
 	Reprocessor *operations.Reprocessor
+	// Doctor checks the environment of this process; nil: only PostgreSQL and NATS are checked.
+	Doctor *operations.Doctor
 	// Retention is the configured policy.
 	Retention retention.Policy
 	// Follower follows the log for GET /events/tail; nil: this process does not offer it.
@@ -72,6 +75,11 @@ func New(o Options) http.Handler {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if o.Doctor == nil {
+		o.Doctor = &operations.Doctor{Options: func() doctor.Options {
+			return doctor.Options{Pool: o.Pool, Conn: o.Stream}
+		}}
+	}
 	h := &handler{Options: o, tokenErrors: telemetry.NewLogSuppressor(o.Logger, slog.LevelError,
 		"admin requests denied: the valid tokens cannot be read", time.Now)}
 	e.HTTPErrorHandler = h.fail

@@ -244,7 +244,7 @@ var reads = []string{"/me", "/processes", "/activity", "/activity?by_source=true
 	"/runs/1/differences?kind=orphan&limit=1", "/schedules", "/schedules/nightly",
 	"/watermarks", "/refetches", "/effects", "/effects/1", "/effects/3", "/effects/3/data", "/effects/5",
 	"/effects/backtest?rule=receipt&since=2020-01-01", "/stream", "/stream/republish-passes/1", "/spools",
-	"/spools/other", "/openapi.json"}
+	"/spools/other", "/doctor", "/openapi.json"}
 
 // everything is the API of a process that has sources, rules and a stream.
 func (b *testBundle) everything(t *testing.T) http.Handler {

@@ -28,6 +28,7 @@ var operationIDs = map[string]string{
 	"GET /events/tail":              "followEvents",
 	"GET /failures":                 "listFailures",
 	"GET /find":                     "find",
+	"GET /doctor":                   "getDoctorReport",
 	"GET /openapi.json":             "getOpenAPI",
 	"GET /rebuilds/:id/compare":     "compareRebuild",
 	"POST /refetches":               "requestRefetch",

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
@@ -57,6 +58,7 @@ var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[watermarks.Completeness]():     "Watermark",
 	reflect.TypeFor[processor.RepublishView]():     "RepublishPass",
 	reflect.TypeFor[processor.RepublisherStatus](): "Republisher",
+	reflect.TypeFor[doctor.Check]():                "DoctorCheck",
 	reflect.TypeFor[operations.StreamView]():       "StreamState",
 	reflect.TypeFor[stream.Status]():               "StreamStatus",
 	reflect.TypeFor[operations.DryRunResult]():     "DryRun",

@@ -158,6 +158,8 @@ func (h *handler) routes() []route {
 		get(h, "/spools/:name", "Show a spool", byName(redaction.ShowSpool)),
 		post(h, "/spools/:name/remove", "Remove a spool whose disk is lost; a reason is required",
 			operations.RemoveSpool),
+		get(h, "/doctor", "Check the configuration, the machine, PostgreSQL and NATS as this process has them, at most "+
+			"once a minute", h.examine),
 
 		get(h, "/openapi.json", "Describe this API as an OpenAPI 3.1 document", openAPI),
 	}
@@ -268,6 +270,10 @@ func drift(ctx context.Context, pool *pgxpool.Pool, p idParams) (*objectscan.Dri
 
 func (h *handler) stream(ctx context.Context, pool *pgxpool.Pool, _ none) (*operations.StreamView, error) {
 	return operations.Stream(ctx, pool, h.Stream)
+}
+
+func (h *handler) examine(ctx context.Context, _ *pgxpool.Pool, _ none) (*operations.DoctorReport, error) {
+	return h.Doctor.Examine(ctx)
 }
 
 func (h *handler) rejection(ctx context.Context, pool *pgxpool.Pool, p idParams) (*operations.RejectionView, error) {

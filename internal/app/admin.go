@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/console"
+	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 	"github.com/postern-gateway/postern/internal/operations"
@@ -53,13 +54,18 @@ func (a *App) addAdmin(ctx context.Context) error {
 		return err
 	}
 	follower := &operations.Follower{Pool: pool, Logger: a.Logger}
+	environment := &operations.Doctor{Options: func() doctor.Options {
+		return doctor.Options{Config: a.currentConfig.Load(), Pool: pool, Conn: a.anyStreamConn}
+	}}
 	api := admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
 		Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
 		DeniedRequests: deniedRequests, Follower: follower, RequireTokens: require, Tokens: tokens,
 		OpenMetrics: a.Config.Admin.OpenMetrics, ProcessID: a.id, Reprocessor: a.reprocessor,
+		Doctor:    environment,
 		Endpoints: func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
 		Rule:      func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})
-	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Follower: follower, Tokens: tokens, RequireTokens: require})
+	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Follower: follower, Doctor: environment,
+		Tokens: tokens, RequireTokens: require})
 	if err != nil {
 		return err
 	}

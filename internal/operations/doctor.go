@@ -1,0 +1,88 @@
+package operations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/doctor"
+	"github.com/postern-gateway/postern/internal/events"
+)
+
+// DoctorReport is the state of the environment of a process.
+type DoctorReport struct {
+	// At is when this process checked.
+	At       events.Instant `json:"at"`
+	Checks   []doctor.Check `json:"checks"`
+	Errors   int            `json:"errors"`
+	Warnings int            `json:"warnings"`
+}
+
+// Doctor checks the environment of this process, at most once a minute. Concurrent callers get the
+// same report.
+type Doctor struct {
+	// Options returns what to check.
+	Options func() doctor.Options
+
+	mu      sync.Mutex
+	current *doctorRun
+}
+
+const (
+	// doctorAge is how long a report is returned again.
+	doctorAge = time.Minute
+	// doctorTimeout limits all checks together.
+	doctorTimeout = 15 * time.Second
+)
+
+// doctorRun is one examination; done is closed when it has its report.
+type doctorRun struct {
+	done   chan struct{}
+	report *DoctorReport
+}
+
+// Examine returns a report that is at most a minute old. Errors: that of ctx.
+func (d *Doctor) Examine(ctx context.Context) (*DoctorReport, error) {
+	d.mu.Lock()
+	run := d.current
+	if run == nil || run.report != nil && time.Since(run.report.At.Time) >= doctorAge {
+		run = &doctorRun{done: make(chan struct{})}
+		d.current = run
+		d.mu.Unlock()
+		return d.examine(ctx, run), nil
+	}
+	d.mu.Unlock()
+	select {
+	case <-run.done:
+		if run.report == nil { // a panic, which the other caller reports
+			return nil, errors.New("the environment could not be checked")
+		}
+		return run.report, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// examine makes the report of a run. Other callers wait for it, so it does not end with the first.
+func (d *Doctor) examine(ctx context.Context, run *doctorRun) *DoctorReport {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), doctorTimeout,
+		fmt.Errorf("not checked within %s", doctorTimeout))
+	defer cancel()
+	at := time.Now()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if run.report == nil {
+			d.current = nil
+		}
+		close(run.done)
+	}()
+	r := doctor.Examine(ctx, d.Options())
+	report := &DoctorReport{At: events.Instant{Time: at}, Checks: r.Checks, Errors: r.Errors, Warnings: r.Warnings}
+	d.mu.Lock()
+	run.report = report
+	d.mu.Unlock()
+	return report
+}
