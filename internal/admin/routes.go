@@ -158,8 +158,8 @@ func (h *handler) routes() []route {
 		get(h, "/spools/:name", "Show a spool", byName(redaction.ShowSpool)),
 		post(h, "/spools/:name/remove", "Remove a spool whose disk is lost; a reason is required",
 			operations.RemoveSpool),
-		get(h, "/doctor", "Check the configuration, the machine, PostgreSQL and NATS as this process has them, at most "+
-			"once a minute", h.examine),
+		get(h, "/doctor", "Check the configuration, the machine, PostgreSQL and NATS as this process has them, at "+
+			"most once a minute", h.examine),
 
 		get(h, "/openapi.json", "Describe this API as an OpenAPI 3.1 document", openAPI),
 	}

@@ -195,10 +195,12 @@ var causesOf = map[provider.Reason]causes{
 	provider.MalformedSignature: {causeProxy, causeScanner, causeScanner},
 	provider.MissingHeader:      {causeProxy, causeScanner, causeScanner},
 	provider.StaleTimestamp: {"probably this machine's clock is ahead, or a queue before the gateway is long",
-		"probably somebody sends captured deliveries again", "probably some deliveries wait in a queue before the gateway"},
+		"probably somebody sends captured deliveries again", "probably some deliveries wait in a queue before the " +
+			"gateway"},
 	provider.FutureTimestamp: {"probably this machine's clock is behind", "probably the clock of this sender is ahead",
 		"probably the clocks of some senders are ahead"},
-	provider.ForbiddenAccount: {"the endpoint probably belongs to another account: add it to the source's accounts if " +
+	provider.ForbiddenAccount: {"the endpoint probably belongs to another account: add it to the source's accounts " +
+		"if " +
 		"it is yours", "probably another account uses this endpoint: add it to the source's accounts if it is yours",
 		"probably other accounts use this endpoint: add them to the source's accounts if they are yours"},
 }
@@ -211,7 +213,8 @@ func (g *RejectionGroup) diagnose() string {
 	case !known || g.Count < fewRejections:
 		return ""
 	case accepted && single:
-		return "accepted deliveries continue, and all rejected ones come from " + g.Remotes[0].Address + ": " + cause.single
+		return "accepted deliveries continue, and all rejected ones come from " + g.Remotes[0].Address + ": " +
+			cause.single
 	case accepted && g.rejectedSince < fewRejections:
 		return "accepted deliveries continue, and the rejected ones come from several senders: " + cause.several
 	case g.rejectedSince < fewRejections:

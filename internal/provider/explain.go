@@ -45,8 +45,8 @@ func Explain(src *Source, d *Delivery, schemes ...*signature.Scheme) []signature
 type Explanation struct {
 	// Verified is true if a gateway accepts the signature.
 	Verified bool `json:"verified"`
-	// Steps are the checks in order: the place and the form of the signature, the signed bytes, each
-	// secret, the age of the signed time, and the probable causes of a failure.
+	// Steps are the checks in order: the place and the form of the signature, the signed bytes,
+	// each secret, the age of the signed time, and the probable causes of a failure.
 	Steps []signature.Step `json:"steps"`
 	// Response says what the gateway responds instead of storing events; "" if it stores them.
 	Response string `json:"answer,omitempty"`
