@@ -16,7 +16,7 @@ var effectList = list[operations.EffectParams, effects.Effect]{
 	presets: []preset{{"all", ""}, {"awaiting approval", "?state=awaiting_approval"},
 		{"needs review", "?state=needs_review"}, {"failed", "?state=failed"}, {"planned", "?state=planned"},
 		{"done", "?state=done"}, {"rejected", "?state=rejected"}, {"expired", "?state=expired"}},
-	columns: []string{"Effect", "State", "Rule", "Object", "Key", "Destination", "Attempts", "Due", "Planned"},
+	columns: []string{"Effect", "State", "Rule", "Object", "Key", "Destination", "Attempts", "Due", "Planned", "Reason"},
 	row:     effectRow,
 	read:    operations.Effects,
 	empty: "No effect fits. An effect appears here when a change of an object fits a rule in the section effects of " +
@@ -27,12 +27,11 @@ func effectPath(n int64) string { return path("effects", id(n)) }
 
 func effectRow(r *request, e *effects.Effect) []cell {
 	state := badge(string(e.State))
-	state.Sub = shorten(e.Reason, 80).Text
 	if e.Compensating {
-		state.Sub = strings.TrimSpace("compensating. " + state.Sub)
+		state.Sub = "compensating"
 	}
 	rule := link(e.Rule, query(path("effects"), "rule", e.Rule))
-	rule.Sub = fmt.Sprintf("version %d", e.RuleVersion)
+	rule.Sub = fmt.Sprintf("v%d", e.RuleVersion)
 	if e.Forced != 0 {
 		rule.Sub += fmt.Sprintf(", repeated by run %d", e.Forced)
 	}
@@ -41,11 +40,11 @@ func effectRow(r *request, e *effects.Effect) []cell {
 	due := r.shortTime(e.Due.Time)
 	if e.State == effects.AwaitingApproval && !e.ExpiresAt.IsZero() {
 		due = r.shortTime(e.ExpiresAt.Time)
-		due.Sub = "end of the time for an approval"
+		due.Sub = "approval ends"
 	}
 	return []cell{codeLink(id(e.ID), effectPath(e.ID)), state, rule,
 		r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), key, text(e.Destination), number(e.Attempts), due,
-		r.shortTime(e.PlannedAt.Time)}
+		r.shortTime(e.PlannedAt.Time), shorten(e.Reason, 120)}
 }
 
 // effectPage shows one effect: what may be done, its steps, and what its templates get.
@@ -126,11 +125,10 @@ func effectMoments(e *effects.View) []moment {
 
 func stepBlock(r *request, e *effects.View) block {
 	t := &table{Columns: []string{"Step", "State", "Request", "Destination", "Attempts", "Response", "Began", "Ended",
-		"Lost response"}, Empty: "No step has started."}
+		"Lost response", "Error"}, Empty: "No step has started."}
 	for i := range e.Steps {
 		s := &e.Steps[i]
 		state := badge(string(s.State))
-		state.Sub = shorten(s.Error, 160).Text
 		request := shorten(s.Request, 80)
 		request.Code, request.Title = true, s.Fingerprint
 		status := cell{}
@@ -138,7 +136,7 @@ func stepBlock(r *request, e *effects.View) block {
 			status = text(fmt.Sprint(s.Status))
 		}
 		t.Rows = append(t.Rows, []cell{text(stepName(s)), state, request, text(s.Destination), number(s.Attempts), status,
-			r.at(s.ReservedAt), r.at(s.EndedAt), text(recoveryText[s.Recovery])})
+			r.at(s.ReservedAt), r.at(s.EndedAt), text(recoveryText[s.Recovery]), shorten(s.Error, 300)})
 	}
 	return block{ID: "steps", Heading: "Steps", Table: t}
 }

@@ -54,6 +54,9 @@ func newReplay(ctx context.Context, r *request) (*view, error) {
 	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type", "object_type", "object_id", "status", "since", "until",
 		"mode"}, nil, nil)
 	dropInputs(f, "reason", "idempotency_key", "rate", "limit")
+	if err := r.offerSources(ctx, f.Main); err != nil {
+		return nil, err
+	}
 	size, err := operations.PreviewReplay(ctx, r.c.Pages, params, on.exact)
 	if timedOut(err) {
 		v.Blocks = []block{{Filter: f, Notes: []note{uncounted(r, texts)}}}
@@ -298,6 +301,9 @@ func newRetry(ctx context.Context, r *request) (*view, error) {
 	f := makeFilter(r.URL.Path, p, texts, []string{"source", "status", "failure", "type", "object_type", "object_id", "since",
 		"until"}, nil, nil)
 	dropInputs(f, "reason", "idempotency_key", "rate", "limit")
+	if err := r.offerSources(ctx, f.Main); err != nil {
+		return nil, err
+	}
 	size, err := params.Preview(ctx, r.c.Pages, on.exact)
 	if timedOut(err) {
 		v.Blocks = []block{{Filter: f, Notes: []note{uncounted(r, texts)}}}
@@ -385,6 +391,9 @@ func newRebuild(ctx context.Context, r *request) (*view, error) {
 		"alongside the live ones. Then its page shows a comparison, and offers the swap."}
 	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type"}, nil, nil)
 	dropInputs(f, "object_type", "reason", "idempotency_key", "swap", "limit")
+	if err := r.offerSources(ctx, f.Main); err != nil {
+		return nil, err
+	}
 	v.Blocks = []block{{Filter: f}}
 	if p.Source == "" {
 		v.Blocks = append(v.Blocks, block{Notes: []note{{Tone: "info", Text: "Name the source first."}}})

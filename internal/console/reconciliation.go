@@ -23,7 +23,7 @@ var completenessList = list[operations.SourceParams, watermarks.Completeness]{
 		"reconciliation reads the provider's API and moves these times forward.",
 	command: "drift show", api: "/api/v1/watermarks",
 	main:    []string{"source"},
-	columns: []string{"Source", "Account", "What", "Complete until", "Behind", "Complete part", "Raised by", "Problem"},
+	columns: []string{"Source", "Account", "What", "Complete until", "Behind", "Complete part", "Raised by", "Problem", "Reason"},
 	row:     completenessRow,
 	read:    operations.Watermarks,
 	empty: "Nothing is known to be complete yet. A reconciliation of a source with a section api in the configuration " +
@@ -36,13 +36,14 @@ func completenessRow(r *request, m *watermarks.Completeness) []cell {
 		behind = text(durationText(max(0, r.now.Sub(m.Until.Time))))
 		part = completePart(r.now, m)
 	}
-	problem := cell{}
+	problem, reason := cell{}, cell{}
 	switch {
 	case !m.DisconnectedSince.IsZero():
-		problem = cell{Text: "disconnected", Badge: true, Tone: "bad", Sub: "since " + r.at(m.DisconnectedSince).Text +
-			": " + shorten(m.DisconnectedReason, 120).Text}
+		problem = cell{Text: "disconnected", Badge: true, Tone: "bad"}
+		reason = shorten("since "+r.at(m.DisconnectedSince).Text+": "+m.DisconnectedReason, 120)
 	case m.NotListableReason != "":
-		problem = cell{Text: "not listable", Badge: true, Tone: "warning", Sub: shorten(m.NotListableReason, 120).Text}
+		problem = cell{Text: "not listable", Badge: true, Tone: "warning"}
+		reason = shorten(m.NotListableReason, 120)
 	}
 	run := cell{}
 	if m.Run != 0 {
@@ -50,7 +51,7 @@ func completenessRow(r *request, m *watermarks.Completeness) []cell {
 		run.Sub = r.shortTime(m.At.Time).Text
 	}
 	return []cell{link(m.Source, path("sources", m.Source)), code(m.Account), text(m.Subject), r.at(m.Until), behind,
-		part, run, problem}
+		part, run, problem, reason}
 }
 
 // completePart is a bar from the begin of the complete interval to now.
@@ -122,7 +123,7 @@ func newestScanBlock(r *request, newest []runs.Run) block {
 // refetchBlock shows the objects that wait for a refetch, the suspended ones first.
 func refetchBlock(r *request, all []refetch.Request, more bool) block {
 	b := block{ID: "refetches", Heading: "Pending refetches", Table: &table{Columns: []string{"Object", "Source", "State",
-		"Due", "Attempts", "Why", "Requested"}, Empty: "No object waits for a refetch.",
+		"Due", "Attempts", "Why", "Requested", "Last error"}, Empty: "No object waits for a refetch.",
 		Command: "postern refetches list", Curl: curlLine(r, "/api/v1/refetches", nil)}}
 	suspended := 0
 	slices.SortStableFunc(all, func(a, b refetch.Request) int { return cmp.Compare(order(&a), order(&b)) })
@@ -136,11 +137,10 @@ func refetchBlock(r *request, all []refetch.Request, more bool) block {
 		case q.LeaseOwner != "":
 			state = badge("running")
 		}
-		state.Sub = shorten(q.Error, 120).Text
 		why := shorten(q.Reason, 80)
 		why.Sub = visible(q.RequestedBy)
 		b.Table.Rows = append(b.Table.Rows, []cell{r.objectCell(q.Source, q.Account, q.ObjectType, q.ObjectID),
-			text(q.Source), state, due, number(q.Attempts), why, r.shortTime(q.RequestedAt.Time)})
+			text(q.Source), state, due, number(q.Attempts), why, r.shortTime(q.RequestedAt.Time), shorten(q.Error, 120)})
 	}
 	if suspended > 0 {
 		b.Notes = append(b.Notes, note{Tone: "warning", Text: fmt.Sprintf("%d refetches are suspended: no further attempt "+
@@ -175,6 +175,9 @@ func newReconciliation(ctx context.Context, r *request) (*view, error) {
 	f := makeFilter(r.URL.Path, p, texts, []string{"source", "account", "object_type", "object_id", "objects", "full",
 		"since", "until", "dry_run"}, nil, nil)
 	dropInputs(f, "type", "reason", "idempotency_key", "limit")
+	if err := r.offerSources(ctx, f.Main); err != nil {
+		return nil, err
+	}
 	v.Blocks = []block{{Filter: f}}
 	if p.Source == "" {
 		v.Blocks = append(v.Blocks, block{Notes: []note{{Tone: "info", Text: "Name the source first."}}})

@@ -271,7 +271,7 @@ func driftBlocks(ctx context.Context, r *request, run *runs.Run, texts map[strin
 	if err != nil {
 		return nil, err
 	}
-	t := &table{Columns: []string{"Object", "Kind", "Result", "Fields: mirror → provider", "Refetch"},
+	t := &table{Columns: []string{"Object", "Kind", "Result", "Fields: mirror → provider", "Refetch", "Reason"},
 		Empty: "The scan has found no difference of this kind."}
 	for i := range found.Items {
 		t.Rows = append(t.Rows, differenceRow(r, report.Source, &found.Items[i]))
@@ -290,15 +290,15 @@ func driftBlocks(ctx context.Context, r *request, run *runs.Run, texts map[strin
 
 func driftBlock(r *request, report *objectscan.DriftReport) block {
 	b := block{ID: "drift", Heading: "Drift by type", Table: &table{Columns: []string{"Type", "Phase", "Checked", "Equal",
-		"Missing", "Older", "Newer", "Differ", "Orphans", "Not listed", "Repaired", "Unrepaired", "Changes from"},
+		"Missing", "Older", "Newer", "Differ", "Orphans", "Not listed", "Repaired", "Unrepaired", "Changes from", "Note"},
 		Empty: "The scan has not reached a type yet."}}
 	for i := range report.Types {
 		d := &report.Types[i]
-		phase := badge(d.Phase)
+		phase, why := badge(d.Phase), cell{}
 		if d.Reason != "" {
-			phase.Sub = shorten(d.Reason, 120).Text
+			why = shorten(d.Reason, 120)
 		} else if len(d.Skipped) > 0 {
-			phase.Sub = fmt.Sprintf("%d parts of the list were skipped", len(d.Skipped))
+			why = text(fmt.Sprintf("%d parts of the list were skipped", len(d.Skipped)))
 		}
 		since := r.at(d.Since)
 		if d.Since.IsZero() {
@@ -310,7 +310,7 @@ func driftBlock(r *request, report *objectscan.DriftReport) block {
 		}
 		b.Table.Rows = append(b.Table.Rows, []cell{text(d.ObjectType), phase, number(d.Checked), number(d.Equal),
 			number(d.Missing), number(d.MirrorOlder), number(d.MirrorNewer), number(d.ContentDiffers),
-			number(d.Orphans), number(d.NotListed), number(d.Repaired), unrepaired, since})
+			number(d.Orphans), number(d.NotListed), number(d.Repaired), unrepaired, since, why})
 	}
 	if report.SkewSeconds != 0 {
 		b.Notes = append(b.Notes, note{Tone: "warning", Text: fmt.Sprintf("The clocks of the API and the database differ "+
@@ -333,9 +333,6 @@ func differenceRow(r *request, source string, d *objectscan.Difference) []cell {
 		fields = append(fields, fmt.Sprintf("and %d more", more))
 	}
 	result := badge(d.Result)
-	if d.Reason != "" {
-		result.Sub = shorten(d.Reason, 120).Text
-	}
 	if d.Result == "" {
 		result = cell{}
 	}
@@ -344,7 +341,7 @@ func differenceRow(r *request, source string, d *objectscan.Difference) []cell {
 		event = codeLink("event", eventPath(*d.EventID))
 	}
 	return []cell{r.objectCell(source, d.Account, d.ObjectType, d.ObjectID), text(label(d.Kind)), result,
-		shorten(strings.Join(fields, "\n"), 400), event}
+		shorten(strings.Join(fields, "; "), 400), event, shorten(d.Reason, 120)}
 }
 
 // shownFields is how many differing fields of an object a row shows.

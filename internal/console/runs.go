@@ -49,7 +49,7 @@ var runList = list[operations.RunParams, runs.Run]{
 	presets: []preset{{"running", "?status=running"}, {"awaiting approval", "?status=awaiting_approval"},
 		{"paused", "?status=paused"}, {"failed", "?status=failed"}, {"replays", "?job=replay"},
 		{"reconciliations", "?job=reconcile"}, {"rebuilds", "?job=rebuild"}},
-	columns: []string{"Run", "Job", "Status", "What", "Processed", "Actor", "Created", "Duration"},
+	columns: []string{"Run", "Job", "Status", "What", "Processed", "Actor", "Created", "Duration", "Detail"},
 	row:     runRow,
 	read:    operations.Runs,
 	empty: "No run fits. A run appears here when an operator or a schedule starts a job. Start one with the links " +
@@ -69,9 +69,6 @@ func runPath(n int64) string { return path("runs", id(n)) }
 
 func runRow(r *request, run *runs.Run) []cell {
 	what := shorten(describeRun(run), 70)
-	if run.Detail != "" && run.Status == runs.Failed {
-		what.Sub = shorten(run.Detail, 90).Text
-	}
 	actor := text(run.Actor)
 	if run.Schedule != "" {
 		actor = link(run.Schedule, path("schedules", run.Schedule))
@@ -82,7 +79,7 @@ func runRow(r *request, run *runs.Run) []cell {
 		processed.HasBar, processed.Bar, processed.Tone = true, share, "accent"
 	}
 	return []cell{codeLink(id(run.ID), runPath(run.ID)), text(run.Job), runBadge(run), what, processed, actor,
-		r.shortTime(run.CreatedAt.Time), r.runDuration(run)}
+		r.shortTime(run.CreatedAt.Time), r.runDuration(run), shorten(run.Detail, 90)}
 }
 
 // runBadge shows the status of a run. A rebuild whose objects are staged waits for a decision.

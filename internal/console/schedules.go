@@ -39,7 +39,7 @@ func scheduleRow(r *request, s *runs.ScheduleState) []cell {
 	}
 	skipped := number(s.Skipped)
 	if s.Skipped > 0 {
-		skipped.Sub = shorten(s.SkippedReason, 80).Text
+		skipped.Title = visible(s.SkippedReason)
 	}
 	return []cell{link(s.Name, schedulePath(s.Name)), text(s.Job), timetable, r.nextCell(s), last, success, skipped}
 }

@@ -1,0 +1,168 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/retention"
+	"github.com/postern-gateway/postern/internal/runs"
+)
+
+// Each page about jobs, effects and the instance says what is there. Without any data it says what
+// would be here.
+func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, func(o *Options) { o.Retention = retention.Policy{Bodies: 30} })
+	b := e.browser()
+	check := func(want map[string][]string) {
+		t.Helper()
+		for path, texts := range want {
+			p := b.get(t, Prefix+path)
+			for _, text := range texts {
+				if p.status != http.StatusOK || !strings.Contains(p.text(), text) {
+					t.Errorf("%s: %d without %q: %.3000s", path, p.status, text, p.text())
+				}
+			}
+		}
+	}
+	check(map[string][]string{
+		"runs":               {"No run fits. A run appears here when", "postern runs list"},
+		"runs/new/replay":    {"Events0 counted", "No event fits, so there is nothing to do."},
+		"runs/new/retry":     {"Events0 counted", "No failed or dead event fits"},
+		"runs/new/rebuild":   {"Name the source first."},
+		"runs/new/reconcile": {"Name the source first."},
+		"schedules":          {"There are no schedules."},
+		"effects":            {"No effect fits."},
+		"reconciliation":     {"Nothing is known to be complete yet.", "No object waits for a refetch."},
+		"audit":              {"No entry fits."},
+		"retention":          {"Events30 days", "Keyswithout limit", "Retention has not run yet."},
+		"redactions":         {"Nothing was redacted."},
+		"health":             {"Events without an outcome0", "NATS does not respond", "No gateway has registered a spool."},
+		"help":               {"g uRuns", "docs/reference/glossary.md"},
+	})
+	e.fill(t, "")
+	check(map[string][]string{
+		"runs":                                  {"awaiting approval", "Apply events again: the whole log; mode force"},
+		"runs/1":                                {"The run failed", "Drift by type", "mirror older", "list none → \"\""},
+		"runs/1?kind=orphan":                    {"orphan"},
+		"runs/new/replay":                       {"Events6 counted", "evt_0", "Mode state: no effect happens"},
+		"runs/new/replay?mode=force&exact=true": {"Mode force: 3 effects", "Type the number 6 to confirm"},
+		"runs/new/retry":                        {"Events2 counted", "because", "Start the retry"},
+		"runs/new/rebuild?source=stripe":        {"Events6 counted", "No other rebuild is open."},
+		"runs/new/reconcile?source=stripe&object_type=customer&dry_run=true": {
+			"walks the provider's list of type customer", "only counts the differences"},
+		"schedules/nightly": {"Starts the job replay at 30 3 * * *", "The schedule has not started a run yet."},
+		"effects":           {"needs review", "awaiting approval"},
+		"effects/1":         {"none of its steps has started", "Template data"},
+		"effects/2":         {"Resolve", "an operator decides"},
+		"reconciliation":    {"events", "Newest reconciliations", "ambiguous"},
+		"audit":             {"as the command reported"},
+		"redactions":        {"99"},
+		"health":            {"Remove spool gone", "silent: the gateway may not run"},
+	})
+	for path, want := range map[string]int{"runs/99": 404, "runs/x": 400, "runs/1?colour=red": 400, "effects/99": 404,
+		"schedules/none": 404, "runs/new/replay?mode=fast": 400, "help?x=1": 400, "runs/2?kind=orphan": 200} {
+		if p := b.get(t, Prefix+path); p.status != want {
+			t.Errorf("%s: %d %.2000s", path, p.status, p.text())
+		}
+	}
+}
+
+// The forms of a run are those that its status allows.
+func TestRun_forms_fitTheStatus(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	b := e.browser()
+	for status, want := range map[runs.Status]string{runs.AwaitingApproval: "Approve Cancel", runs.Queued: "Cancel Pause",
+		runs.Running: "Cancel Pause", runs.Paused: "Cancel Resume", runs.Done: "", runs.Failed: ""} {
+		n := e.db.QueryStrings(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, ended_at,
+			updated_at) VALUES ('replay', '{}', '', '', $1, '', '{}', now(), CASE WHEN $1 IN ('done', 'failed') THEN now()
+			END, now()) RETURNING run::text`, string(status))[0]
+		p := b.get(t, Prefix+"runs/"+n)
+		var labels []string
+		for _, label := range []string{"Approve", "Cancel", "Discard", "Pause", "Resume", "Swap"} {
+			if _, ok := p.forms()[label]; ok {
+				labels = append(labels, label)
+			}
+		}
+		if got := strings.Join(labels, " "); got != want {
+			t.Errorf("%s: %q, want %q", status, got, want)
+		}
+	}
+}
+
+// A replay of many events, and one that repeats effects, starts only with the number that the preview
+// showed. The run selects what the preview showed.
+func TestNewReplay_numberNotTyped_startsNothing(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.fill(t, "")
+	b := e.browser()
+	count := func() int { return len(e.db.QueryStrings(t, `SELECT run::text FROM runs WHERE job = 'replay'`)) }
+	before := count()
+	p := b.get(t, Prefix+"runs/new/replay?source=stripe&mode=force&since=1h")
+	for typed, want := range map[string]int{"": 400, "7": 400, "six": 400} {
+		if got := b.submit(t, p, "Start the replay", "typed", typed); got.status != want ||
+			!strings.Contains(got.text(), "Nothing was started") {
+			t.Errorf("typed %q: %d %s", typed, got.status, got.text())
+		}
+	}
+	if got := b.submit(t, p, "Start the replay", "typed", "1,001", "expected", "1001", "p.mode", "state"); got.status != 303 {
+		t.Errorf("grouped digits: %d %s", got.status, got.text())
+	}
+	for _, form := range [][]string{{"expected", ""}, {"expected", "1001", "p.mode", ""}} {
+		if got := b.submit(t, b.get(t, Prefix+"runs/new/replay"), "Start the replay", form...); got.status != 400 {
+			t.Errorf("%q: %d %s", form, got.status, got.text())
+		}
+	}
+	if n := count(); n != before+1 {
+		t.Errorf("%d runs, want one more than %d", n, before)
+	}
+	p = b.get(t, Prefix+"runs/new/replay?source=stripe&mode=force&since=1h")
+	got := b.submit(t, p, "Start the replay", "typed", " 6 ", "p.reason", "test")
+	run := strings.TrimPrefix(got.header.Get("Location"), Prefix+"runs/")
+	if got.status != http.StatusSeeOther {
+		t.Fatalf("%d %s", got.status, got.text())
+	}
+	since := e.db.QueryStrings(t, `SELECT params->'input'->>'since' FROM runs WHERE run = $1::bigint`, run)[0]
+	if _, err := time.Parse(time.RFC3339, since); err != nil {
+		t.Errorf("since %q is not absolute", since)
+	}
+	if status := e.db.QueryStrings(t, `SELECT status FROM runs WHERE run = $1::bigint`, run)[0]; status !=
+		"awaiting_approval" {
+		t.Errorf("the run is %s", status)
+	}
+	if p = b.get(t, Prefix+"runs/new/replay?source=stripe&dry_run=true"); p.status != http.StatusOK ||
+		!strings.Contains(p.text(), "Processed6") {
+		t.Errorf("dry run: %d %.3000s", p.status, p.text())
+	}
+}
+
+// Two reads of a run give its rate; without an earlier read it is the average since the start.
+func TestRunRates_reads_giveTheRate(t *testing.T) {
+	t.Parallel()
+	var rates runRates
+	start := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	for i, x := range []struct {
+		processed int64
+		second    int
+		want      float64
+	}{{1000, 10, 100}, {1000, 11, 100}, {1600, 12, 300}, {1600, 13, 300}, {1600, 200, 8}} {
+		at := start.Add(time.Duration(x.second) * time.Second)
+		run := &runs.Run{ID: 1, Status: runs.Running, Counts: map[string]int64{"processed": x.processed},
+			StartedAt: events.Instant{Time: start}, UpdatedAt: events.Instant{Time: at}}
+		if x.second == 11 || x.second == 13 { // no checkpoint since the last read
+			run.UpdatedAt.Time = at.Add(-time.Second)
+		}
+		if got, ok := rates.rate(run, at); !ok || fmt.Sprintf("%.0f", got) != fmt.Sprintf("%.0f", x.want) {
+			t.Errorf("read %d: %v %v, want %v", i, got, ok, x.want)
+		}
+	}
+	if _, ok := rates.rate(&runs.Run{Status: runs.Done}, start); ok {
+		t.Error("an ended run has a rate")
+	}
+}
