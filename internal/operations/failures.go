@@ -47,8 +47,8 @@ type FailureGroup struct {
 // FailureGroups are the groups of failures, those with the most failures first.
 type FailureGroups struct {
 	Items []FailureGroup `json:"items"`
-	// LookedAt is how many outcomes were read, the newest first.
-	LookedAt int `json:"looked_at"`
+	// Examined is how many outcomes were read, the newest first.
+	Examined int `json:"examined"`
 	// Truncated is true if there are older failures, or more groups, than these.
 	Truncated bool `json:"truncated"`
 }
@@ -83,7 +83,7 @@ func FailuresByReason(ctx context.Context, pool *pgxpool.Pool, p FailureParams) 
 		}
 		g.add(f)
 	}
-	all := &FailureGroups{Items: []FailureGroup{}, LookedAt: read, Truncated: read == apply.MaxFailures}
+	all := &FailureGroups{Items: []FailureGroup{}, Examined: read, Truncated: read == apply.MaxFailures}
 	for _, g := range groups {
 		g.Sources, g.EventTypes, g.ObjectTypes = someNames(g.sources), someNames(g.eventTypes), someNames(g.objectTypes)
 		all.Items = append(all.Items, g.FailureGroup)

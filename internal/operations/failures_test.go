@@ -122,7 +122,7 @@ func TestFailuresByReason_outcomes_areGrouped(t *testing.T) {
 	for name, c := range map[string]struct {
 		p        operations.FailureParams
 		want     []operations.FailureGroup
-		lookedAt int
+		examined int
 	}{
 		"all":  {operations.FailureParams{}, []operations.FailureGroup{failed, dead}, 3},
 		"dead": {operations.FailureParams{Status: "dead"}, []operations.FailureGroup{dead}, 2},
@@ -134,7 +134,7 @@ func TestFailuresByReason_outcomes_areGrouped(t *testing.T) {
 	} {
 		got, err := operations.FailuresByReason(t.Context(), operator, c.p)
 		must(t, err)
-		want := &operations.FailureGroups{Items: c.want, LookedAt: c.lookedAt}
+		want := &operations.FailureGroups{Items: c.want, Examined: c.examined}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
@@ -174,7 +174,7 @@ func TestFailuresByReason_manyFailures_readsBoundedRows(t *testing.T) {
 	found, err := operations.FailuresByReason(t.Context(), db.Role(t, "operator"), operations.FailureParams{})
 	must(t, err)
 	if len(found.Items) != 1 || found.Items[0].Count != 10_000 || found.Items[0].ExampleEvent != 60_000 ||
-		!found.Truncated || found.LookedAt != 10_000 {
+		!found.Truncated || found.Examined != 10_000 {
 		t.Errorf("%+v", found)
 	}
 }

@@ -32,7 +32,7 @@ type FindParams struct {
 	Q string `json:"q"`
 }
 
-// Found is something with the id that was looked for.
+// Found is something with the given id.
 type Found struct {
 	// Kind is event, object, run, rejection, effect, schedule or source.
 	Kind    string `json:"kind"`
