@@ -94,6 +94,7 @@ func New(o Options) (*Console, error) {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+Prefix+"assets/{file}", files)
 	c.addSessionRoutes(mux)
+	mux.HandleFunc("GET "+Prefix+"events/tail", c.tail)
 	for path, page := range c.pages() {
 		mux.Handle("GET "+Prefix+path, c.serve(page))
 	}

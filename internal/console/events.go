@@ -27,6 +27,7 @@ var eventList = list[operations.EventParams, events.Item]{
 	presets: []preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"without outcome", "?status=pending"},
 		{"stale", "?status=stale"}, {"ambiguous", "?status=ambiguous"}, {"from reconciliations", "?origin=reconcile"}},
 	columns: []string{"Received", "Source", "Type", "Object", "Outcome", "Occurred", "Origin", "Event id"},
+	live:    true,
 	row:     eventRow,
 	read:    operations.Events,
 	empty: "No event fits. Events appear here as soon as a source receives one; try it with: " +

@@ -32,6 +32,8 @@ type list[P, T any] struct {
 	empty   string
 	// more is the link to the next page; "": Show older ones.
 	more string
+	// live: the list can follow new events.
+	live bool
 	// extra are blocks above the list; nil: none.
 	extra func(ctx context.Context, r *request, p *P) ([]block, error)
 	// actions are changes of everything that the filter selects; nil: none.
@@ -44,6 +46,9 @@ type preset struct{ label, query string }
 // formMark is the parameter of a submitted filter form, whose empty fields do not count.
 const formMark = "filter"
 
+// liveMark is the parameter of a list that follows new events.
+const liveMark = "live"
+
 // page returns the page of a list.
 func (l list[P, T]) page() page {
 	return func(ctx context.Context, r *request) (*view, error) {
@@ -51,6 +56,8 @@ func (l list[P, T]) page() page {
 		if err != nil {
 			return nil, err
 		}
+		live := l.live && texts[liveMark] == "1"
+		delete(texts, liveMark)
 		var p P
 		if err := operations.Parse(&p, texts); err != nil {
 			return nil, err
@@ -76,7 +83,13 @@ func (l list[P, T]) page() page {
 			t.More = r.URL.Path + "?" + encode(next)
 			t.SearchedTo = r.at(found.SearchedTo).Text
 		}
+		if l.live {
+			r.offerLive(t, texts, live)
+		}
 		b := block{Table: t, Filter: makeFilter(r.URL.Path, p, texts, l.main, l.aliases, l.presets)}
+		if err := r.offerSources(ctx, b.Filter.Main); err != nil {
+			return nil, err
+		}
 		if l.actions != nil {
 			b.Actions = l.actions(r, &p)
 		}

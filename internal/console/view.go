@@ -71,6 +71,10 @@ type table struct {
 	More, SearchedTo string
 	// MoreLabel is the text of the link to the next page; "": Show older ones.
 	MoreLabel string
+	// Live is the stream of new rows, and Nonce the page's nonce with it; "" if the list does not
+	// follow. LiveLink starts or stops that.
+	Live, Nonce string
+	LiveLink    cell
 	// Command and Curl are the same list as a command and as an HTTP request.
 	Command, Curl string
 }

@@ -43,6 +43,13 @@
     if (keyed.matches("input")) keyed.focus(); else keyed.click();
   });
 
+  // A list that follows new events keeps its newest rows.
+  const live = document.getElementById("live");
+  if (live) {
+    new MutationObserver(() => { while (live.rows.length > 500) live.lastElementChild.remove(); })
+      .observe(live, {childList: true});
+  }
+
   // One form is open at a time, and a menu closes with Escape.
   document.addEventListener("keyup", (e) => {
     if (e.key === "Escape") e.target.closest("details.action[open], details.who[open]")?.removeAttribute("open");
