@@ -205,7 +205,7 @@ func effectActions(r *request, e *effects.View) (all []action) {
 		change("reject", "The effect ends for good. Steps that are done stay done.", true)
 	case effects.Done, effects.Rejected:
 		if undo := undoable(e); undo > 0 && !e.Compensating {
-			change("compensate", fmt.Sprintf("%d completed steps are undone, the last one first.", undo), true,
+			change("compensate", "Completed steps are undone, the last one first: "+groupDigits(int64(undo))+".", true,
 				param(input{Name: "partial", Label: "undo what can be undone, and keep the rest", Kind: "checkbox"}))
 		}
 	case effects.Running, effects.Expired, effects.Superseded:

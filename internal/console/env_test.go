@@ -205,7 +205,7 @@ var fillStatements = []string{
 	VALUES (SOURCE, TEXT, 'events', now(), now(), 1, now())`,
 	`INSERT INTO schedules (name, job, cron, time_zone, overlap, missed, parameters, planned_at, skipped,
 		skipped_reason, paused_by, configured_at)
-	VALUES ('nightly' || TEXT, 'replay', '30 3 * * *', 'UTC', 'skip', 'run', JSON, now(), 1, TEXT, TEXT, now())`,
+	VALUES ('nightly' || TEXT, 'replay', '30 3 * * *', 'UTC', 'skip', 'run', jsonb_build_object('type', TEXT), now(), 1, TEXT, TEXT, now())`,
 	`INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
 		template_data, state, reason, destination, planned_at, updated_at)
 	SELECT n || TEXT, 1, 'mail' || TEXT, SOURCE, TEXT, TEXT, TEXT, (SELECT max(id) FROM events), 0, JSON, state, TEXT,

@@ -203,15 +203,15 @@ func modeBlock(o *replay.Params, size *operations.ReplayPreview) block {
 	case replay.Missing:
 		b.Text = "Mode missing: a change that the replay makes has its effects, if the ledger does not have them yet."
 	case replay.Force:
-		n := "an unknown number of"
+		n := "an unknown number of effects"
 		if a := size.RepeatedEffects; a != nil {
-			n = groupDigits(a.Effects)
+			n = plural(a.Effects, "effect", "effects")
 			if !a.Complete {
 				n = "at least " + n
 			}
 		}
-		b.Notes = []note{{Tone: "bad", Text: "Mode force: " + n + " effects of these events happen again, for example mails " +
-			"and payments. An operator must approve the run."}}
+		b.Notes = []note{{Tone: "bad", Text: "Mode force: " + n + " of these events would happen again, for example mails and " +
+			"payments. An operator must approve the run."}}
 	case replay.State, "":
 		b.Text = "Mode state: no effect happens, now or later."
 	}

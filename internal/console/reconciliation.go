@@ -143,8 +143,9 @@ func refetchBlock(r *request, all []refetch.Request, more bool) block {
 			text(q.Source), state, due, number(q.Attempts), why, r.shortTime(q.RequestedAt.Time), shorten(q.Error, 120)})
 	}
 	if suspended > 0 {
-		b.Notes = append(b.Notes, note{Tone: "warning", Text: fmt.Sprintf("%d refetches are suspended: no further attempt "+
-			"is made. Open the object to request a refetch again, or to cancel it.", suspended)})
+		b.Notes = append(b.Notes, note{Tone: "warning", Text: plural(suspended, "refetch is",
+			"refetches are") + " suspended: no further attempt is made. Open the object to request a refetch again, or " +
+			"to cancel it."})
 	}
 	if more {
 		b.Notes = append(b.Notes, note{Tone: "info", Text: fmt.Sprintf("The list shows the first %d.", shownRefetches)})

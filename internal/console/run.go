@@ -97,8 +97,8 @@ func runNotes(r *request, run *runs.Run) (all []note) {
 	failed, dead := run.Counts["failed"], run.Counts["dead"]
 	if run.Status == runs.Done && failed+dead > 0 {
 		retry := link("retry them", query(path("runs", "new", "retry"), "run", retryRun(run)))
-		all = append(all, note{Tone: "warning", Text: fmt.Sprintf("%s events failed and %s are dead. Fix the cause, then",
-			groupDigits(failed), groupDigits(dead)), Link: &retry})
+		all = append(all, note{Tone: "warning", Text: plural(failed, "event failed",
+			"events failed") + ", and " + plural(dead, "is dead", "are dead") + ". Fix the cause, then", Link: &retry})
 	}
 	return all
 }
@@ -116,6 +116,14 @@ func timesText(n int) string {
 		return "once"
 	}
 	return groupDigits(int64(n)) + " times"
+}
+
+// plural is a number with the word for one or for several things.
+func plural[T int | int64](n T, one, several string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return groupDigits(int64(n)) + " " + several
 }
 
 // progressBlock shows how far a run is, and its actions.
@@ -156,8 +164,10 @@ func progressBlock(r *request, run *runs.Run) block {
 		b.Fields = append(b.Fields, field{"Last change", []cell{r.at(run.UpdatedAt),
 			text(agoText(r.now.Sub(run.UpdatedAt.Time)))}})
 	} else {
-		b.Fields = append(b.Fields, field{"Ended", []cell{r.at(run.EndedAt)}}, field{"Duration",
-			[]cell{r.runDuration(run)}})
+		b.Fields = append(b.Fields, field{"Ended", []cell{r.at(run.EndedAt)}})
+		if !run.StartedAt.IsZero() {
+			b.Fields = append(b.Fields, field{"Duration", []cell{r.runDuration(run)}})
+		}
 	}
 	return b
 }
@@ -271,7 +281,7 @@ func driftBlocks(ctx context.Context, r *request, run *runs.Run, texts map[strin
 	if err != nil {
 		return nil, err
 	}
-	t := &table{Columns: []string{"Object", "Kind", "Result", "Fields: mirror → provider", "Refetch", "Reason"},
+	t := &table{Columns: []string{"Object", "Kind", "Result", "Mirror → provider", "Refetch", "Reason"},
 		Empty: "The scan has found no difference of this kind."}
 	for i := range found.Items {
 		t.Rows = append(t.Rows, differenceRow(r, report.Source, &found.Items[i]))
@@ -298,7 +308,7 @@ func driftBlock(r *request, report *objectscan.DriftReport) block {
 		if d.Reason != "" {
 			why = shorten(d.Reason, 120)
 		} else if len(d.Skipped) > 0 {
-			why = text(fmt.Sprintf("%d parts of the list were skipped", len(d.Skipped)))
+			why = text(plural(len(d.Skipped), "part", "parts") + " of the list skipped")
 		}
 		since := r.at(d.Since)
 		if d.Since.IsZero() {

@@ -47,17 +47,17 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 	e.fill(t, "")
 	check(map[string][]string{
 		"runs":                                  {"awaiting approval", "Apply events again: the whole log; mode force"},
-		"runs/1":                                {"The run failed", "Drift by type", "mirror older", "list none → \"\""},
+		"runs/1":                                {"The run failed", "Drift by type", "mirror older", "null → \"\""},
 		"runs/1?kind=orphan":                    {"orphan"},
 		"runs/new/replay":                       {"Events6 counted", "evt_0", "Mode state: no effect happens"},
-		"runs/new/replay?mode=force&exact=true": {"Mode force: 3 effects", "Type the number 6 to confirm"},
+		"runs/new/replay?mode=force&exact=true": {"Mode force: 1 effect of these events", "Type the number 6 to confirm"},
 		"runs/new/retry":                        {"Events2 counted", "because", "Start the retry"},
 		"runs/new/rebuild?source=stripe":        {"Events6 counted", "No other rebuild is open."},
 		"runs/new/reconcile?source=stripe&object_type=customer&dry_run=true": {
 			"walks the provider's list of type customer", "only counts the differences"},
 		"schedules/nightly": {"Starts the job replay at 30 3 * * *", "The schedule has not started a run yet."},
 		"effects":           {"needs review", "awaiting approval"},
-		"effects/1":         {"none of its steps has started", "Template data"},
+		"effects/1":         {"None of its steps has started", "Template data"},
 		"effects/2":         {"Resolve", "an operator decides"},
 		"reconciliation":    {"events", "Newest reconciliations", "ambiguous"},
 		"audit":             {"as the command reported"},
