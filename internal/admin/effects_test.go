@@ -53,7 +53,8 @@ func TestEffects_filters_selectEffects(t *testing.T) {
 		body["template_data"].(map[string]any)["event"].(map[string]any)["key"] != "k" {
 		t.Errorf("%d %v", status, body)
 	}
-	for path, want := range map[string]int{"/api/v1/effects/99": 404, "/api/v1/effects/99/data": 404, "/api/v1/effects/x": 404,
+	for path, want := range map[string]int{"/api/v1/effects/99": 404, "/api/v1/effects/99/data": 404,
+		"/api/v1/effects/x":          404,
 		"/api/v1/effects?state=lost": 400, "/api/v1/effects?bogus=1": 400} {
 		if status, body := b.get(t, path); status != want {
 			t.Errorf("%s: %d %v", path, status, body)

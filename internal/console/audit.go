@@ -37,7 +37,8 @@ func auditRow(r *request, e *adminauth.AuditEntry) []cell {
 	if e.Run != 0 {
 		run = codeLink(id(e.Run), runPath(e.Run))
 	}
-	return []cell{r.shortTime(e.At.Time), actor, text(e.Action), targetCell(e.Target), shorten(e.Reason, 120), from, run}
+	return []cell{r.shortTime(e.At.Time), actor, text(e.Action), targetCell(e.Target), shorten(e.Reason, 120), from,
+		run}
 }
 
 // viaText says how the name of an actor is known.
@@ -83,8 +84,8 @@ func auditBlock(r *request, all []adminauth.AuditEntry) block {
 }
 
 var redactionList = list[operations.Page, redaction.AuditEntry]{
-	title: "Redactions", text: "Personal data that was removed on purpose, the newest first. A redaction is requested with " +
-		"the command postern redact.",
+	title: "Redactions", text: "Personal data that was removed on purpose, the newest first. A redaction is " +
+		"requested with the command postern redact.",
 	command: "redact list", api: "/api/v1/redactions",
 	columns: []string{"Run", "Began", "Ended", "Actor", "Reason", "Request", "Events", "Objects", "Conflicts",
 		"Rejections"},

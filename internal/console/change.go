@@ -74,8 +74,8 @@ func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
 // showed.
 const typedFrom = 1001
 
-// checkTyped requires the typed number for a replay or a retry of many events, and for a replay that
-// repeats effects. A selection without a preview must name its events. Errors: *admin.Problem.
+// checkTyped requires the typed number for a replay or a retry of many events, and for a replay
+// that repeats effects. A selection without a preview must name its events. Errors: *admin.Problem.
 func checkTyped(form url.Values) error {
 	if p := form.Get("path"); p != replaysPath && p != retriesPath {
 		return nil
@@ -86,7 +86,8 @@ func checkTyped(form url.Values) error {
 		n, err = int64(strings.Count(ids, ",")+1), nil
 	}
 	if err != nil {
-		return admin.NewProblem("invalid", "The form has no number of events. Open the preview of the run and start it there.")
+		return admin.NewProblem("invalid", "The form has no number of events. Open the preview of the run and start "+
+			"it there.")
 	}
 	if n < typedFrom && form.Get(paramPrefix+"mode") != string(replay.Force) {
 		return nil

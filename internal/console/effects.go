@@ -16,9 +16,10 @@ var effectList = list[operations.EffectParams, effects.Effect]{
 	presets: []preset{{"all", ""}, {"awaiting approval", "?state=awaiting_approval"},
 		{"needs review", "?state=needs_review"}, {"failed", "?state=failed"}, {"planned", "?state=planned"},
 		{"done", "?state=done"}, {"rejected", "?state=rejected"}, {"expired", "?state=expired"}},
-	columns: []string{"Effect", "State", "Rule", "Object", "Key", "Destination", "Attempts", "Due", "Planned", "Reason"},
-	row:     effectRow,
-	read:    operations.Effects,
+	columns: []string{"Effect", "State", "Rule", "Object", "Key", "Destination", "Attempts", "Due", "Planned",
+		"Reason"},
+	row:  effectRow,
+	read: operations.Effects,
 	empty: "No effect fits. An effect appears here when a change of an object fits a rule in the section effects of " +
 		"the configuration; the page docs/how-to/react-once-with-effects.md has an example.",
 }
@@ -135,7 +136,8 @@ func stepBlock(r *request, e *effects.View) block {
 		if s.Status != 0 {
 			status = text(fmt.Sprint(s.Status))
 		}
-		t.Rows = append(t.Rows, []cell{text(stepName(s)), state, request, text(s.Destination), number(s.Attempts), status,
+		t.Rows = append(t.Rows, []cell{text(stepName(s)), state, request, text(s.Destination), number(s.Attempts),
+			status,
 			r.at(s.ReservedAt), r.at(s.EndedAt), text(recoveryText[s.Recovery]), shorten(s.Error, 300)})
 	}
 	return block{ID: "steps", Heading: "Steps", Table: t}
@@ -219,7 +221,8 @@ func param(in input) input {
 	return in
 }
 
-// unknownStep returns a step whose outcome is unknown, or whose response lacked values; nil for none.
+// unknownStep returns a step whose outcome is unknown, or whose response lacked values; nil for
+// none.
 func unknownStep(e *effects.View) *effects.Step {
 	for i := range e.Steps {
 		s := &e.Steps[i]

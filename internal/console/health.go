@@ -43,7 +43,8 @@ func backlogBlocks(ctx context.Context, r *request) ([]block, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := block{ID: "backlog", Heading: "Backlog", Table: &table{Columns: []string{"What waits", "Number", "Oldest since",
+	b := block{ID: "backlog", Heading: "Backlog", Table: &table{Columns: []string{"What waits", "Number", "Oldest " +
+		"since",
 		"Age"}, Command: "postern stream status", Curl: curlLine(r, "/api/v1/stream", nil)}}
 	for _, n := range []struct {
 		name  string
@@ -59,8 +60,8 @@ func backlogBlocks(ctx context.Context, r *request) ([]block, error) {
 			". Deliveries are stored anyway, and applied later."})
 	}
 	b.Table.Rows = append(b.Table.Rows, notInStream)
-	b.Actions = []action{r.form(action{Label: "Republish now", Reason: "optional", Text: "The republisher publishes each " +
-		"event without an outcome again. An event that is already applied changes nothing.",
+	b.Actions = []action{r.form(action{Label: "Republish now", Reason: "optional", Text: "The republisher publishes " +
+		"each event without an outcome again. An event that is already applied changes nothing.",
 		Path: "/api/v1/stream/republish-passes", Then: path("health")})}
 	return []block{b, streamBlock(r, found), republisherBlock(r, &found.Republisher)}, nil
 }
@@ -78,7 +79,8 @@ func pendingRow(r *request, name string, n *processor.PendingCount) []cell {
 }
 
 func streamBlock(r *request, found *operations.StreamView) block {
-	b := block{ID: "streams", Heading: "Streams", Table: &table{Columns: []string{"Stream", "Consumer", "Messages", "Size",
+	b := block{ID: "streams", Heading: "Streams", Table: &table{Columns: []string{"Stream", "Consumer", "Messages",
+		"Size",
 		"Not received yet", "Not acknowledged", "Delivered again", "Newest message"}, Empty: "No stream is known."}}
 	for i := range found.Streams {
 		s := &found.Streams[i]
@@ -128,7 +130,8 @@ func republisherBlock(r *request, s *processor.RepublisherStatus) block {
 		b.Fields = append(b.Fields, field{"Requested passes", []cell{text(groupDigits(s.Requested))}})
 	}
 	if s.Detail != "" {
-		b.Notes = append(b.Notes, note{Tone: "warning", Text: "The last pass did not reach its end: " + visible(s.Detail)})
+		b.Notes = append(b.Notes, note{Tone: "warning", Text: "The last pass did not reach its end: " +
+			visible(s.Detail)})
 	}
 	return b
 }
@@ -139,8 +142,10 @@ func spoolBlocks(ctx context.Context, r *request) ([]block, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := block{ID: "spools", Heading: "Spools", Text: "Deliveries on the disks of gateways, from times without a database.",
-		Table: &table{Columns: []string{"Spool", "Place", "Deliveries", "Size", "Oldest", "Reported", "Redactions that wait"},
+	b := block{ID: "spools", Heading: "Spools", Text: "Deliveries on the disks of gateways, from times without a " +
+		"database.",
+		Table: &table{Columns: []string{"Spool", "Place", "Deliveries", "Size", "Oldest", "Reported", "Redactions " +
+			"that wait"},
 			Empty:   "No gateway has registered a spool.",
 			Command: "postern spool list", Curl: curlLine(r, "/api/v1/spools", nil)}}
 	for i := range found.Items {
@@ -150,8 +155,9 @@ func spoolBlocks(ctx context.Context, r *request) ([]block, error) {
 			continue // its gateway runs
 		}
 		b.Actions = append(b.Actions, r.form(action{Label: "Remove spool " + visible(s.Name), Danger: true,
-			Reason: "required", Text: "Only for a spool whose disk is lost. No redaction waits for it any more, and its " +
-				"deliveries are lost.", Path: "/api/v1/spools/" + url.PathEscape(s.Name) + "/remove", Then: path("health"),
+			Reason: "required", Text: "Only for a spool whose disk is lost. No redaction waits for it any more, and " +
+				"its deliveries are lost.", Path: "/api/v1/spools/" + url.PathEscape(s.Name) + "/remove",
+			Then:   path("health"),
 			Inputs: []input{param(input{Name: "force", Label: "also if its content is not known", Kind: "checkbox"})}}))
 	}
 	if found.Next != "" {

@@ -28,7 +28,8 @@ func helpPage(_ context.Context, r *request) (*view, error) {
 	for _, d := range helpDocuments {
 		docs.Rows = append(docs.Rows, []cell{code(d[0]), text(d[1])})
 	}
-	v.Blocks = []block{{ID: "keys", Heading: "Keys", Text: "Keys need script. Every page works without it.", Table: keys},
+	v.Blocks = []block{{ID: "keys", Heading: "Keys", Text: "Keys need script. Every page works without it.",
+		Table: keys},
 		{ID: "words", Heading: "Words", Table: words}, {ID: "documentation", Heading: "Documentation",
 			Text: "These pages are in the folder docs of the source code of this version.", Table: docs}}
 	return v, nil

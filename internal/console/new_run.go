@@ -49,9 +49,10 @@ func newReplay(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{Kind: "New run", Title: "Replay events", Text: "A replay applies stored events again. Choose the events, " +
-		"look at the preview, then start the run below."}
-	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type", "object_type", "object_id", "status", "since", "until",
+	v := &view{Kind: "New run", Title: "Replay events", Text: "A replay applies stored events again. Choose the " +
+		"events, look at the preview, then start the run below."}
+	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type", "object_type", "object_id", "status", "since",
+		"until",
 		"mode"}, nil, nil)
 	dropInputs(f, "reason", "idempotency_key", "rate", "limit")
 	if err := r.offerSources(ctx, f.Main); err != nil {
@@ -73,7 +74,8 @@ func newReplay(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Blocks = []block{{Filter: f}, sizeBlock(r, texts, &size.Preview), modeBlock(params, &size), replayStays(params), dry}
+	v.Blocks = []block{{Filter: f}, sizeBlock(r, texts, &size.Preview), modeBlock(params, &size), replayStays(params),
+		dry}
 	if size.Events > 0 {
 		v.Blocks = append(v.Blocks, r.replayForm(texts, &p, params, size.Events))
 	}
@@ -105,11 +107,12 @@ func rateInput(value string) input {
 		Help: "limits the run, so that live traffic keeps its latency"})
 }
 
-// absoluteTimes are the parameters as fixed values. Relative times become absolute ones, so that the
-// run selects what the preview shows.
+// absoluteTimes are the parameters as fixed values. Relative times become absolute ones, so that
+// the run selects what the preview shows.
 func absoluteTimes(texts map[string]string, p *operations.EventSelection) []value {
 	texts = maps.Clone(texts)
-	for name, t := range map[string]operations.Time{"since": p.Since, "until": p.Until, "occurred_since": p.OccurredSince,
+	for name, t := range map[string]operations.Time{"since": p.Since, "until": p.Until,
+		"occurred_since": p.OccurredSince,
 		"occurred_until": p.OccurredUntil} {
 		if !t.IsZero() {
 			texts[name] = t.Time().UTC().Format(time.RFC3339Nano)
@@ -122,7 +125,8 @@ func timedOut(err error) bool { return errors.Is(err, context.DeadlineExceeded) 
 
 func uncounted(r *request, texts map[string]string) note {
 	back := link("back to the estimate", r.with(texts))
-	return note{Tone: "warning", Text: "The number could not be counted in 10 s. Narrow the selection, or use the estimate:",
+	return note{Tone: "warning", Text: "The number could not be counted in 10 s. Narrow the selection, or use the " +
+		"estimate:",
 		Link: &back}
 }
 
@@ -137,7 +141,8 @@ func sizeBlock(r *request, texts map[string]string, p *events.Preview) block {
 	}
 	b.Fields = []field{{"Events", cells}, {"Objects", []cell{{Text: groupDigits(p.Objects)}}}}
 	if !p.From.IsZero() {
-		b.Fields = append(b.Fields, field{"Stored from", []cell{r.at(p.From)}}, field{"Stored until", []cell{r.at(p.To)}})
+		b.Fields = append(b.Fields, field{"Stored from", []cell{r.at(p.From)}}, field{"Stored until",
+			[]cell{r.at(p.To)}})
 	}
 	return b
 }
@@ -210,16 +215,16 @@ func modeBlock(o *replay.Params, size *operations.ReplayPreview) block {
 				n = "at least " + n
 			}
 		}
-		b.Notes = []note{{Tone: "bad", Text: "Mode force: " + n + " of these events would happen again, for example mails and " +
-			"payments. An operator must approve the run."}}
+		b.Notes = []note{{Tone: "bad", Text: "Mode force: " + n + " of these events would happen again, for example " +
+			"mails and payments. An operator must approve the run."}}
 	case replay.State, "":
 		b.Text = "Mode state: no effect happens, now or later."
 	}
 	return b
 }
 
-// dryRunBlock executes a dry run if it is requested, and offers it otherwise. What the dry run cannot
-// do becomes a sentence.
+// dryRunBlock executes a dry run if it is requested, and offers it otherwise. What the dry run
+// cannot do becomes a sentence.
 func dryRunBlock(ctx context.Context, r *request, v *view, texts map[string]string, requested bool) (block, error) {
 	b := block{ID: "dry-run", Heading: "Dry run"}
 	if !requested {
@@ -246,8 +251,8 @@ func dryRunBlock(ctx context.Context, r *request, v *view, texts map[string]stri
 		return b, nil
 	}
 	if timedOut(err) {
-		b.Notes = []note{{Tone: "warning", Text: "The dry run did not end in 10 s. Narrow the selection, or use postern " +
-			"replay --dry-run."}}
+		b.Notes = []note{{Tone: "warning", Text: "The dry run did not end in 10 s. Narrow the selection, or use " +
+			"postern replay --dry-run."}}
 		return b, nil
 	}
 	if err != nil {
@@ -272,7 +277,8 @@ func changeRows(r *request, d *apply.Difference) (rows [][]cell) {
 	}
 	for i := range d.Changes {
 		c := &d.Changes[i]
-		rows = append(rows, []cell{object, text(d.Source), code(c.Path), code(shortJSON(c.Before)), code(shortJSON(c.After))})
+		rows = append(rows, []cell{object, text(d.Source), code(c.Path), code(shortJSON(c.Before)),
+			code(shortJSON(c.After))})
 		object = cell{}
 	}
 	if d.More > 0 {
@@ -296,9 +302,10 @@ func newRetry(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{Kind: "New run", Title: "Retry failed events", Text: "A retry applies failed and dead events again. Fix the " +
-		"cause first, or they fail again."}
-	f := makeFilter(r.URL.Path, p, texts, []string{"source", "status", "failure", "type", "object_type", "object_id", "since",
+	v := &view{Kind: "New run", Title: "Retry failed events", Text: "A retry applies failed and dead events again. " +
+		"Fix the cause first, or they fail again."}
+	f := makeFilter(r.URL.Path, p, texts, []string{"source", "status", "failure", "type", "object_type", "object_id",
+		"since",
 		"until"}, nil, nil)
 	dropInputs(f, "reason", "idempotency_key", "rate", "limit")
 	if err := r.offerSources(ctx, f.Main); err != nil {
@@ -347,9 +354,10 @@ func (r *request) retryForm(texts map[string]string, p *operations.RetryParams, 
 
 // firstFailures lists the oldest events of a retry with their failures.
 func firstFailures(ctx context.Context, r *request, o *replay.RetryParams) (block, error) {
-	b := block{ID: "events", Heading: fmt.Sprintf("The oldest %d", previewRows), Table: &table{Columns: []string{"Event",
-		"Type", "Object", "Outcome", "Failure", "At", "Attempts"}, Empty: "No failed or dead event fits, so there is " +
-		"nothing to do."}}
+	b := block{ID: "events", Heading: fmt.Sprintf("The oldest %d", previewRows),
+		Table: &table{Columns: []string{"Event",
+			"Type", "Object", "Outcome", "Failure", "At", "Attempts"}, Empty: "No failed or dead event fits, so " +
+			"there is nothing to do."}}
 	var ids []int64
 	for cursor, read := int64(0), 0; len(ids) == 0 && cursor < math.MaxInt64 && read < 10; read++ {
 		var err error
@@ -387,8 +395,8 @@ func newRebuild(ctx context.Context, r *request) (*view, error) {
 	if err := operations.Parse(&p, texts, "swap"); err != nil {
 		return nil, err
 	}
-	v := &view{Kind: "New run", Title: "Rebuild objects", Text: "A rebuild makes the objects of a source again from the log, " +
-		"alongside the live ones. Then its page shows a comparison, and offers the swap."}
+	v := &view{Kind: "New run", Title: "Rebuild objects", Text: "A rebuild makes the objects of a source again from " +
+		"the log, alongside the live ones. Then its page shows a comparison, and offers the swap."}
 	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type"}, nil, nil)
 	dropInputs(f, "object_type", "reason", "idempotency_key", "swap", "limit")
 	if err := r.offerSources(ctx, f.Main); err != nil {
@@ -425,8 +433,9 @@ func newRebuild(ctx context.Context, r *request) (*view, error) {
 		Table: runTable(r, unfinished, "No other rebuild is open. A source can have one at a time.")},
 		stayBlock("The live objects stay as they are until an operator swaps.", "No effect happens.",
 			"Objects whose events retention has dropped are taken from their retained state."),
-		block{ID: "start", Actions: []action{r.form(action{Label: "Start the rebuild", Open: true, Text: "A processor " +
-			"stages the objects. Nothing changes before the swap.", Reason: "optional", Path: "/api/v1/rebuilds",
+		block{ID: "start", Actions: []action{r.form(action{Label: "Start the rebuild", Open: true, Text: "A " +
+			"processor stages the objects. Nothing changes before the swap.", Reason: "optional",
+			Path:   "/api/v1/rebuilds",
 			Values: valuesOf(texts), Inputs: []input{keyInput()}, Then: Prefix + "runs/{run}"})}})
 	return v, nil
 }

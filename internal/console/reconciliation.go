@@ -22,12 +22,13 @@ var completenessList = list[operations.SourceParams, watermarks.Completeness]{
 	title: "Reconciliation", text: "Until when the log and the mirror have everything that the provider has. A " +
 		"reconciliation reads the provider's API and moves these times forward.",
 	command: "drift show", api: "/api/v1/watermarks",
-	main:    []string{"source"},
-	columns: []string{"Source", "Account", "What", "Complete until", "Behind", "Complete part", "Raised by", "Problem", "Reason"},
-	row:     completenessRow,
-	read:    operations.Watermarks,
-	empty: "Nothing is known to be complete yet. A reconciliation of a source with a section api in the configuration " +
-		"fills this list.",
+	main: []string{"source"},
+	columns: []string{"Source", "Account", "What", "Complete until", "Behind", "Complete part", "Raised by", "Problem",
+		"Reason"},
+	row:  completenessRow,
+	read: operations.Watermarks,
+	empty: "Nothing is known to be complete yet. A reconciliation of a source with a section api in the " +
+		"configuration fills this list.",
 }
 
 func completenessRow(r *request, m *watermarks.Completeness) []cell {
@@ -98,12 +99,14 @@ func reconciliationPage(ctx context.Context, r *request) (*view, error) {
 	v.Blocks = append([]block{{Presets: []cell{link("Reconcile now", query(start, "source", source)),
 		link("Compare all objects", query(start, "source", source, "objects", "true")),
 		link("All reconciliations", query(path("runs"), "job", reconcile.Job))}}}, v.Blocks...)
-	v.Blocks = append(v.Blocks, newestScanBlock(r, newest.Items), refetchBlock(r, refetches.Items, refetches.Next != ""))
+	v.Blocks = append(v.Blocks, newestScanBlock(r, newest.Items), refetchBlock(r, refetches.Items,
+		refetches.Next != ""))
 	return v, nil
 }
 
 func newestScanBlock(r *request, newest []runs.Run) block {
-	t := &table{Columns: []string{"Run", "Status", "What", "Checked", "Missing", "Older", "Differ", "Orphans", "Repaired",
+	t := &table{Columns: []string{"Run", "Status", "What", "Checked", "Missing", "Older", "Differ", "Orphans",
+		"Repaired",
 		"Unrepaired", "Created"}, Empty: "No reconciliation has run yet. Start one with the link above."}
 	for i := range newest {
 		run := &newest[i]
@@ -112,7 +115,8 @@ func newestScanBlock(r *request, newest []runs.Run) block {
 		if n[objectscan.Unrepaired] > 0 {
 			unrepaired.Tone, unrepaired.Badge = "warning", true
 		}
-		t.Rows = append(t.Rows, []cell{codeLink(id(run.ID), runPath(run.ID)), runBadge(run), shorten(describeRun(run), 100),
+		t.Rows = append(t.Rows, []cell{codeLink(id(run.ID), runPath(run.ID)), runBadge(run), shorten(describeRun(run),
+			100),
 			number(n[replay.Processed]), number(n[objectscan.Missing]), number(n[objectscan.MirrorOlder]),
 			number(n[objectscan.ContentDiffers]), number(n[objectscan.Orphans]), number(n[objectscan.Repaired]),
 			unrepaired, r.shortTime(run.CreatedAt.Time)})
@@ -122,7 +126,8 @@ func newestScanBlock(r *request, newest []runs.Run) block {
 
 // refetchBlock shows the objects that wait for a refetch, the suspended ones first.
 func refetchBlock(r *request, all []refetch.Request, more bool) block {
-	b := block{ID: "refetches", Heading: "Pending refetches", Table: &table{Columns: []string{"Object", "Source", "State",
+	b := block{ID: "refetches", Heading: "Pending refetches", Table: &table{Columns: []string{"Object", "Source",
+		"State",
 		"Due", "Attempts", "Why", "Requested", "Last error"}, Empty: "No object waits for a refetch.",
 		Command: "postern refetches list", Curl: curlLine(r, "/api/v1/refetches", nil)}}
 	suspended := 0
@@ -140,12 +145,13 @@ func refetchBlock(r *request, all []refetch.Request, more bool) block {
 		why := shorten(q.Reason, 80)
 		why.Sub = visible(q.RequestedBy)
 		b.Table.Rows = append(b.Table.Rows, []cell{r.objectCell(q.Source, q.Account, q.ObjectType, q.ObjectID),
-			text(q.Source), state, due, number(q.Attempts), why, r.shortTime(q.RequestedAt.Time), shorten(q.Error, 120)})
+			text(q.Source), state, due, number(q.Attempts), why, r.shortTime(q.RequestedAt.Time), shorten(q.Error,
+				120)})
 	}
 	if suspended > 0 {
 		b.Notes = append(b.Notes, note{Tone: "warning", Text: plural(suspended, "refetch is",
-			"refetches are") + " suspended: no further attempt is made. Open the object to request a refetch again, or " +
-			"to cancel it."})
+			"refetches are") + " suspended: no further attempt is made. Open the object to request a refetch again, " +
+			"or to cancel it."})
 	}
 	if more {
 		b.Notes = append(b.Notes, note{Tone: "info", Text: fmt.Sprintf("The list shows the first %d.", shownRefetches)})
@@ -171,8 +177,8 @@ func newReconciliation(ctx context.Context, r *request) (*view, error) {
 	if err := operations.Parse(&p, texts); err != nil {
 		return nil, err
 	}
-	v := &view{Kind: "New run", Title: "Reconcile", Text: "Compares the log or the mirror with the provider's API, and " +
-		"adds what is missing. Choose what to compare, then start the run below."}
+	v := &view{Kind: "New run", Title: "Reconcile", Text: "Compares the log or the mirror with the provider's API, " +
+		"and adds what is missing. Choose what to compare, then start the run below."}
 	f := makeFilter(r.URL.Path, p, texts, []string{"source", "account", "object_type", "object_id", "objects", "full",
 		"since", "until", "dry_run"}, nil, nil)
 	dropInputs(f, "type", "reason", "idempotency_key", "limit")
@@ -190,8 +196,8 @@ func newReconciliation(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	preview := block{ID: "preview", Heading: "What the run does", Text: describeReconcileParams(&p), Table: &table{
-		Columns: completenessList.columns, Empty: "Nothing of this source is known to be complete yet, so the run reads " +
-			"as far back as the provider lists."}}
+		Columns: completenessList.columns, Empty: "Nothing of this source is known to be complete yet, so the run " +
+			"reads as far back as the provider lists."}}
 	for i := range found.Items {
 		preview.Table.Rows = append(preview.Table.Rows, completenessRow(r, &found.Items[i]))
 	}

@@ -66,7 +66,8 @@ var navigation = []navGroup{
 	{"Work", []navItem{{Label: "Runs", Href: "runs", Key: "u"}, {Label: "Schedules", Href: "schedules", Key: "s"},
 		{Label: "Effects", Href: "effects", Key: "x"},
 		{Label: "Reconciliation", Href: "reconciliation", Key: "d"}}},
-	{"Instance", []navItem{{Label: "Sources", Href: "sources", Key: "q"}, {Label: "Health", Href: "health", Key: "h"}, {Label: "Audit", Href: "audit", Key: "a"},
+	{"Instance", []navItem{{Label: "Sources", Href: "sources", Key: "q"}, {Label: "Health", Href: "health", Key: "h"},
+		{Label: "Audit", Href: "audit", Key: "a"},
 		{Label: "Retention", Href: "retention", Key: "t"}}},
 }
 

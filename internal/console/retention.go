@@ -31,7 +31,8 @@ func retentionPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{Title: "Retention", Text: "How long data is kept. The log consists of days, and a day is dropped as a whole."}
+	v := &view{Title: "Retention", Text: "How long data is kept. The log consists of days, and a day is dropped as a " +
+		"whole."}
 	for _, w := range found.Warnings {
 		v.Notes = append(v.Notes, note{Tone: "warning", Text: sentenceCase(visible(w)) + "."})
 	}
@@ -139,7 +140,8 @@ func retentionRuns(ctx context.Context, r *request) (block, error) {
 	if err != nil {
 		return block{}, err
 	}
-	return block{ID: "runs", Heading: "Newest runs of retention", Table: runTable(r, last.Items, "Retention has not run "+
+	return block{ID: "runs", Heading: "Newest runs of retention", Table: runTable(r, last.Items, "Retention has not "+
+		"run "+
 		"yet. A schedule with the job retention, or the setting retention, starts it.")}, nil
 }
 

@@ -87,7 +87,8 @@ func runNotes(r *request, run *runs.Run) (all []note) {
 		all = append(all, note{Tone: "info", Text: strings.TrimSpace("The run waits for a processor with capacity. " +
 			detail)})
 	case run.ConsecutiveFailures > 0:
-		all = append(all, note{Tone: "warning", Text: fmt.Sprintf("The run was deferred %s since it last made progress. "+
+		all = append(all, note{Tone: "warning", Text: fmt.Sprintf("The run was deferred %s since it last made "+
+			"progress. "+
 			"The reason: %s", timesText(run.ConsecutiveFailures), detail)})
 	case !run.Status.Ended() && detail != "":
 		all = append(all, note{Tone: "info", Text: "Now: " + detail + "."})
@@ -258,8 +259,9 @@ func resultBlocks(ctx context.Context, r *request, run *runs.Run, texts map[stri
 	case run.Job == rebuild.Job && (rebuild.Stage(run) == rebuild.Staged || texts["compare"] != ""):
 		return comparisonBlocks(ctx, r, run, texts)
 	case run.Job == rebuild.Job && !run.Status.Ended() && run.Status != runs.Queued:
-		return []block{{ID: "comparison", Heading: "Comparison", Text: "All objects must be staged before a swap. The " +
-			"objects that are staged so far can be compared.", Fields: []field{{"Compare", []cell{link("compare now",
+		return []block{{ID: "comparison", Heading: "Comparison", Text: "All objects must be staged before a swap. " +
+			"The objects that are staged so far can be compared.", Fields: []field{{"Compare", []cell{link("compare "+
+			"now",
 			query(runPath(run.ID), "compare", "1"))}}}}}, nil
 	}
 	return nil, nil
@@ -294,13 +296,15 @@ func driftBlocks(ctx context.Context, r *request, run *runs.Run, texts map[strin
 		presets = append(presets, link(label(kind), query(runPath(run.ID), "kind", kind)+"#differences"))
 	}
 	presets = append(presets, link("unrepaired", query(runPath(run.ID), "result", "unrepaired")+"#differences"))
-	return []block{driftBlock(r, report), {ID: "differences", Heading: "Differences", Text: "The objects in which the " +
-		"mirror differed from the provider. The run stores the first thousand.", Presets: presets, Table: t}}, nil
+	return []block{driftBlock(r, report), {ID: "differences", Heading: "Differences", Text: "The objects in which " +
+		"the mirror differed from the provider. The run stores the first thousand.", Presets: presets, Table: t}}, nil
 }
 
 func driftBlock(r *request, report *objectscan.DriftReport) block {
-	b := block{ID: "drift", Heading: "Drift by type", Table: &table{Columns: []string{"Type", "Phase", "Checked", "Equal",
-		"Missing", "Older", "Newer", "Differ", "Orphans", "Not listed", "Repaired", "Unrepaired", "Changes from", "Note"},
+	b := block{ID: "drift", Heading: "Drift by type", Table: &table{Columns: []string{"Type", "Phase", "Checked",
+		"Equal",
+		"Missing", "Older", "Newer", "Differ", "Orphans", "Not listed", "Repaired", "Unrepaired", "Changes from",
+		"Note"},
 		Empty: "The scan has not reached a type yet."}}
 	for i := range report.Types {
 		d := &report.Types[i]
@@ -323,7 +327,8 @@ func driftBlock(r *request, report *objectscan.DriftReport) block {
 			number(d.Orphans), number(d.NotListed), number(d.Repaired), unrepaired, since, why})
 	}
 	if report.SkewSeconds != 0 {
-		b.Notes = append(b.Notes, note{Tone: "warning", Text: fmt.Sprintf("The clocks of the API and the database differ "+
+		b.Notes = append(b.Notes, note{Tone: "warning", Text: fmt.Sprintf("The clocks of the API and the database "+
+			"differ "+
 			"by %d s.", report.SkewSeconds)})
 	}
 	if len(report.VersionOnlyTypes) > 0 {
@@ -383,7 +388,8 @@ func comparisonBlocks(ctx context.Context, r *request, run *runs.Run, texts map[
 	if err != nil {
 		return nil, err
 	}
-	b := block{ID: "comparison", Heading: "Comparison of the staged and the live objects", Actions: rebuildActions(r, run)}
+	b := block{ID: "comparison", Heading: "Comparison of the staged and the live objects", Actions: rebuildActions(r,
+		run)}
 	for _, kind := range []rebuild.Kind{rebuild.Same, rebuild.Differing, rebuild.OnlyLive, rebuild.OnlyStaged,
 		rebuild.LiveNewer, rebuild.RefetchOnly} {
 		b.Fields = append(b.Fields, field{kindText[kind], []cell{text(groupDigits(found.Counts[kind]))}})
@@ -393,7 +399,8 @@ func comparisonBlocks(ctx context.Context, r *request, run *runs.Run, texts map[
 	}
 	if found.Dead != nil && found.Dead.Events > 0 {
 		first := codeLink(id(found.Dead.First), eventPath(found.Dead.First))
-		b.Notes = append(b.Notes, note{Tone: "warning", Text: fmt.Sprintf("%s events are in the mirror and dead in the "+
+		b.Notes = append(b.Notes, note{Tone: "warning", Text: fmt.Sprintf("%s events are in the mirror and dead in "+
+			"the "+
 			"rebuild. The first one: %s", groupDigits(found.Dead.Events), visible(found.Dead.Reason)), Link: &first})
 	}
 	b.Table = &table{Columns: []string{"Object", "Kind", "Differs in", "Reasons", "Live", "Staged"},
@@ -428,9 +435,10 @@ func rebuildActions(r *request, run *runs.Run) []action {
 	if rebuild.Stage(run) != rebuild.Staged {
 		return nil
 	}
-	return []action{r.form(action{Label: "Swap", Danger: true, Reason: "optional", Text: "The staged objects replace the " +
-		"live ones. Objects that are only live are removed from the mirror. Read the comparison below first.",
+	return []action{r.form(action{Label: "Swap", Danger: true, Reason: "optional", Text: "The staged objects replace " +
+		"the live ones. Objects that are only live are removed from the mirror. Read the comparison below first.",
 		Path: "/api/v1/rebuilds/" + id(run.ID) + "/swap", Then: runPath(run.ID)}),
-		r.form(action{Label: "Discard", Danger: true, Reason: "optional", Text: "The staged objects are deleted. The live " +
-			"objects stay as they are.", Path: "/api/v1/rebuilds/" + id(run.ID) + "/discard", Then: runPath(run.ID)})}
+		r.form(action{Label: "Discard", Danger: true, Reason: "optional", Text: "The staged objects are deleted. The " +
+			"live objects stay as they are.", Path: "/api/v1/rebuilds/" + id(run.ID) + "/discard",
+			Then: runPath(run.ID)})}
 }

@@ -43,7 +43,8 @@ func (c *Console) workPages() map[string]page {
 }
 
 var runList = list[operations.RunParams, runs.Run]{
-	title: "Runs", text: "Long jobs over the log, such as replays, rebuilds and reconciliations. Processors execute them.",
+	title: "Runs", text: "Long jobs over the log, such as replays, rebuilds and reconciliations. Processors execute " +
+		"them.",
 	command: "runs list", api: "/api/v1/runs",
 	main: []string{"job", "status", "schedule"},
 	presets: []preset{{"running", "?status=running"}, {"awaiting approval", "?status=awaiting_approval"},

@@ -77,7 +77,8 @@ func schedulePage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{Kind: "Schedule", Title: visible(s.Name), Text: visible(scheduleSentence(r, s)), Notes: scheduleNotes(r, s)}
+	v := &view{Kind: "Schedule", Title: visible(s.Name), Text: visible(scheduleSentence(r, s)), Notes: scheduleNotes(r,
+		s)}
 	v.Blocks = append(v.Blocks, block{Actions: scheduleActions(r, s), Fields: scheduleFields(r, s)})
 	if len(s.Parameters) > 0 {
 		b := block{ID: "parameters", Heading: "Parameters of the job"}
@@ -114,11 +115,13 @@ func scheduleSentence(r *request, s *runs.ScheduleState) string {
 
 func scheduleNotes(r *request, s *runs.ScheduleState) (all []note) {
 	if !s.PausedAt.IsZero() {
-		all = append(all, note{Tone: "warning", Text: fmt.Sprintf("%s paused the schedule at %s. Planned times are skipped "+
+		all = append(all, note{Tone: "warning", Text: fmt.Sprintf("%s paused the schedule at %s. Planned times are "+
+			"skipped "+
 			"until an operator resumes it.", visible(s.PausedBy), r.at(s.PausedAt).Text)})
 	}
 	if !s.Planned {
-		all = append(all, note{Tone: "bad", Text: fmt.Sprintf("No process plans this schedule. A processor confirmed it "+
+		all = append(all, note{Tone: "bad", Text: fmt.Sprintf("No process plans this schedule. A processor confirmed "+
+			"it "+
 			"last at %s. Start a processor whose configuration has it.", r.at(s.ConfirmedAt).Text)})
 	}
 	if s.LastStatus == runs.Failed {
@@ -171,11 +174,11 @@ func scheduleActions(r *request, s *runs.ScheduleState) (all []action) {
 	all = append(all, r.form(action{Label: "Run now", Text: "The job starts now, also while the schedule is paused.",
 		Reason: "optional", Path: base + "/run", Then: Prefix + "runs/{run}"}))
 	if s.PausedAt.IsZero() {
-		return append(all, r.form(action{Label: "Pause", Text: "Planned times are skipped until the schedule is resumed. " +
-			"Open runs continue.", Reason: "optional", Path: base + "/pause", Then: schedulePath(s.Name)}))
+		return append(all, r.form(action{Label: "Pause", Text: "Planned times are skipped until the schedule is " +
+			"resumed. Open runs continue.", Reason: "optional", Path: base + "/pause", Then: schedulePath(s.Name)}))
 	}
-	return append(all, r.form(action{Label: "Resume", Text: "The next planned time starts the job again. Skipped times " +
-		"stay skipped.", Reason: "optional", Path: base + "/resume", Then: schedulePath(s.Name)}))
+	return append(all, r.form(action{Label: "Resume", Text: "The next planned time starts the job again. Skipped " +
+		"times stay skipped.", Reason: "optional", Path: base + "/resume", Then: schedulePath(s.Name)}))
 }
 
 // runStrip draws the last runs, the oldest at the left, each as a bar as high as its duration.

@@ -41,18 +41,20 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"audit":              {"No entry fits."},
 		"retention":          {"Events30 days", "Keyswithout limit", "Retention has not run yet."},
 		"redactions":         {"Nothing was redacted."},
-		"health":             {"Events without an outcome0", "NATS does not respond", "No gateway has registered a spool."},
-		"help":               {"g uRuns", "docs/reference/glossary.md"},
+		"health": {"Events without an outcome0", "NATS does not respond", "No gateway has registered a " +
+			"spool."},
+		"help": {"g uRuns", "docs/reference/glossary.md"},
 	})
 	e.fill(t, "")
 	check(map[string][]string{
-		"runs":                                  {"awaiting approval", "Apply events again: the whole log; mode force"},
-		"runs/1":                                {"The run failed", "Drift by type", "mirror older", "null → \"\""},
-		"runs/1?kind=orphan":                    {"orphan"},
-		"runs/new/replay":                       {"Events6 counted", "evt_0", "Mode state: no effect happens"},
-		"runs/new/replay?mode=force&exact=true": {"Mode force: 1 effect of these events", "Type the number 6 to confirm"},
-		"runs/new/retry":                        {"Events2 counted", "because", "Start the retry"},
-		"runs/new/rebuild?source=stripe":        {"Events6 counted", "No other rebuild is open."},
+		"runs":               {"awaiting approval", "Apply events again: the whole log; mode force"},
+		"runs/1":             {"The run failed", "Drift by type", "mirror older", "null → \"\""},
+		"runs/1?kind=orphan": {"orphan"},
+		"runs/new/replay":    {"Events6 counted", "evt_0", "Mode state: no effect happens"},
+		"runs/new/replay?mode=force&exact=true": {"Mode force: 1 effect of these events", "Type the number 6 to " +
+			"confirm"},
+		"runs/new/retry":                 {"Events2 counted", "because", "Start the retry"},
+		"runs/new/rebuild?source=stripe": {"Events6 counted", "No other rebuild is open."},
 		"runs/new/reconcile?source=stripe&object_type=customer&dry_run=true": {
 			"walks the provider's list of type customer", "only counts the differences"},
 		"schedules/nightly": {"Starts the job replay at 30 3 * * *", "The schedule has not started a run yet."},
@@ -77,11 +79,12 @@ func TestRun_forms_fitTheStatus(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	b := e.browser()
-	for status, want := range map[runs.Status]string{runs.AwaitingApproval: "Approve Cancel", runs.Queued: "Cancel Pause",
+	for status, want := range map[runs.Status]string{runs.AwaitingApproval: "Approve Cancel", runs.Queued: "Cancel " +
+		"Pause",
 		runs.Running: "Cancel Pause", runs.Paused: "Cancel Resume", runs.Done: "", runs.Failed: ""} {
-		n := e.db.QueryStrings(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, ended_at,
-			updated_at) VALUES ('replay', '{}', '', '', $1, '', '{}', now(), CASE WHEN $1 IN ('done', 'failed') THEN now()
-			END, now()) RETURNING run::text`, string(status))[0]
+		n := e.db.QueryStrings(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at,
+			ended_at, updated_at) VALUES ('replay', '{}', '', '', $1, '', '{}', now(),
+			CASE WHEN $1 IN ('done', 'failed') THEN now() END, now()) RETURNING run::text`, string(status))[0]
 		p := b.get(t, Prefix+"runs/"+n)
 		var labels []string
 		for _, label := range []string{"Approve", "Cancel", "Discard", "Pause", "Resume", "Swap"} {
@@ -95,8 +98,8 @@ func TestRun_forms_fitTheStatus(t *testing.T) {
 	}
 }
 
-// A replay of many events, and one that repeats effects, starts only with the number that the preview
-// showed. The run selects what the preview showed.
+// A replay of many events, and one that repeats effects, starts only with the number that the
+// preview showed. The run selects what the preview showed.
 func TestNewReplay_numberNotTyped_startsNothing(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -111,7 +114,8 @@ func TestNewReplay_numberNotTyped_startsNothing(t *testing.T) {
 			t.Errorf("typed %q: %d %s", typed, got.status, got.text())
 		}
 	}
-	if got := b.submit(t, p, "Start the replay", "typed", "1,001", "expected", "1001", "p.mode", "state"); got.status != 303 {
+	if got := b.submit(t, p, "Start the replay", "typed", "1,001", "expected", "1001", "p.mode",
+		"state"); got.status != 303 {
 		t.Errorf("grouped digits: %d %s", got.status, got.text())
 	}
 	for _, form := range [][]string{{"expected", ""}, {"expected", "1001", "p.mode", ""}} {
