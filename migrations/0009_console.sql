@@ -71,12 +71,14 @@ CREATE TABLE activity_minutes (
 )
 WITH (fillfactor = 70);
 COMMENT ON TABLE activity_minutes IS
-  'About how many events and deliveries each source had in each minute. Rows are kept for 2 days. Null is 0.';
+  'About how many events and deliveries each source had in each minute. Rows are kept for 2 days. '
+  'Null is 0.';
 COMMENT ON COLUMN activity_minutes.minute IS 'Number of the minute since 1970 (UTC).';
 COMMENT ON COLUMN activity_minutes.source IS 'Source.';
 COMMENT ON COLUMN activity_minutes.stored IS 'Events of accepted deliveries that were stored.';
 COMMENT ON COLUMN activity_minutes.duplicates IS 'Events of accepted deliveries that were stored before.';
-COMMENT ON COLUMN activity_minutes.conflicts IS 'Events of accepted deliveries whose key was stored with other content.';
+COMMENT ON COLUMN activity_minutes.conflicts IS
+  'Events of accepted deliveries whose key was stored with other content.';
 COMMENT ON COLUMN activity_minutes.rejected IS 'Rejected deliveries.';
 COMMENT ON COLUMN activity_minutes.applied IS 'Committed outcomes applied.';
 COMMENT ON COLUMN activity_minutes.unchanged IS 'Committed outcomes unchanged.';
@@ -104,7 +106,8 @@ CREATE TABLE activity_hours (
 )
 WITH (fillfactor = 80);
 COMMENT ON TABLE activity_hours IS
-  'About how many events and deliveries each source had in each hour. Rows are kept for 90 days. Null is 0.';
+  'About how many events and deliveries each source had in each hour. Rows are kept for 90 days. '
+  'Null is 0.';
 COMMENT ON COLUMN activity_hours.hour IS 'Number of the hour since 1970 (UTC).';
 COMMENT ON COLUMN activity_hours.source IS 'Source.';
 COMMENT ON COLUMN activity_hours.stored IS 'Events of accepted deliveries that were stored.';
@@ -119,9 +122,27 @@ COMMENT ON COLUMN activity_hours.ignored IS 'Committed outcomes ignored.';
 COMMENT ON COLUMN activity_hours.failed IS 'Committed outcomes failed.';
 COMMENT ON COLUMN activity_hours.dead IS 'Committed outcomes dead.';
 
+CREATE TABLE source_types (
+  source     int NOT NULL,
+  event_type text NOT NULL,
+  first_at   timestamptz NOT NULL,
+  last_at    timestamptz NOT NULL,
+  count      bigint NOT NULL,
+  PRIMARY KEY (source, event_type)
+)
+WITH (fillfactor = 50);
+COMMENT ON TABLE source_types IS
+  'Event types that deliveries brought, at most 500 for each source. Rows are kept for ever.';
+COMMENT ON COLUMN source_types.source IS 'Source.';
+COMMENT ON COLUMN source_types.event_type IS 'Event type of the provider. (other) counts all types above the limit.';
+COMMENT ON COLUMN source_types.first_at IS 'Time at which the first event was stored.';
+COMMENT ON COLUMN source_types.last_at IS 'Time at which the last event was stored.';
+COMMENT ON COLUMN source_types.count IS 'About the number of stored events.';
+
 ALTER TABLE console_sessions OWNER TO postern_maintenance;
 ALTER TABLE processes OWNER TO postern_maintenance;
 ALTER TABLE activity_minutes OWNER TO postern_maintenance;
 ALTER TABLE activity_hours OWNER TO postern_maintenance;
-GRANT SELECT, INSERT, UPDATE, DELETE ON console_sessions, processes, activity_minutes, activity_hours
-  TO postern_operator;
+ALTER TABLE source_types OWNER TO postern_maintenance;
+GRANT SELECT, INSERT, UPDATE, DELETE ON console_sessions, processes, activity_minutes, activity_hours,
+  source_types TO postern_operator;

@@ -54,6 +54,7 @@ retained_objects      operator s processor siu
 runs                  operator siu processor siu
 schedules             operator su processor siu
 schema_migrations     gateway s operator s processor s
+source_types          operator sidu
 sources               gateway si operator s processor si(u)
 spools                gateway sidu operator sd processor s
 staged_objects        operator s processor sidu

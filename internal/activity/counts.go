@@ -83,7 +83,8 @@ func gather(from prometheus.Gatherer) map[string]Counts {
 }
 
 const (
-	countColumns = `stored, duplicates, conflicts, rejected, applied, unchanged, stale, ambiguous, ignored, failed, dead`
+	countColumns = `stored, duplicates, conflicts, rejected, applied, unchanged, stale, ambiguous, ignored, failed,
+	dead`
 
 	// addExcluded adds the new counts to those of row a.
 	addExcluded = `
@@ -99,8 +100,8 @@ const (
 	failed = coalesce(a.failed + excluded.failed, a.failed, excluded.failed),
 	dead = coalesce(a.dead + excluded.dead, a.dead, excluded.dead)`
 
-	// addCountsSQL adds to the current minute and hour of each source, in the order of the sources, so
-	// that two processes cannot deadlock. It returns the sources that are registered.
+	// addCountsSQL adds to the current minute and hour of each source, in the order of the sources,
+	// so that two processes cannot deadlock. It returns the sources that are registered.
 	addCountsSQL = `
 WITH now AS MATERIALIZED (
   SELECT floor(extract(epoch FROM clock_now()) / 60)::int AS minute
@@ -120,8 +121,8 @@ WITH now AS MATERIALIZED (
 SELECT name FROM d`
 )
 
-// reportCounts adds what was counted since the last report; zeros are stored as null, which needs no
-// space. After an error that hides a commit, the next report adds the same counts again.
+// reportCounts adds what was counted since the last report; zeros are stored as null, which needs
+// no space. After an error that hides a commit, the next report adds the same counts again.
 func (r *Reporter) reportCounts(ctx context.Context) error {
 	counted := gather(r.Counters)
 	var names []string

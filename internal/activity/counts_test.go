@@ -194,7 +194,8 @@ func TestActivity_manyRows_plansUseIndexes(t *testing.T) {
 	t.Parallel()
 	db := withSources(t, 10)
 	db.Exec(t, `INSERT INTO activity_minutes (minute, source, stored)
-		SELECT floor(extract(epoch FROM now()) / 60) - n, s, 1 FROM generate_series(0, 1999) n, generate_series(1, 10) s;
+		SELECT floor(extract(epoch FROM now()) / 60) - n, s, 1 FROM generate_series(0, 1999) n,
+		generate_series(1, 10) s;
 		INSERT INTO activity_hours (hour, source, stored)
 		SELECT floor(extract(epoch FROM now()) / 3600) - n, s, 1 FROM generate_series(0, 1999) n,
 		generate_series(1, 10) s`)
@@ -220,7 +221,8 @@ func TestActivity_manyRows_plansUseIndexes(t *testing.T) {
 func BenchmarkReporter_200Sources(b *testing.B) {
 	db := withSources(b, 200)
 	db.Exec(b, `INSERT INTO activity_minutes (minute, source, stored)
-		SELECT floor(extract(epoch FROM now()) / 60) - n, s, 1 FROM generate_series(1, 2879) n, generate_series(1, 200) s`)
+		SELECT floor(extract(epoch FROM now()) / 60) - n, s, 1 FROM generate_series(1, 2879) n,
+		generate_series(1, 200) s`)
 	db.Exec(b, `VACUUM ANALYZE activity_minutes`)
 	counted := newCounters(b)
 	r := &activity.Reporter{Pool: db.Role(b, "operator"), Counters: counted}

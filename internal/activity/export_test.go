@@ -12,3 +12,6 @@ func ReportCounts(ctx context.Context, r *Reporter) error {
 
 // ReadSQL are the statements that read points.
 var ReadSQL = []string{minutesSQL, minutesBySourceSQL, hoursSQL, hoursBySourceSQL}
+
+// ReportTypes reports the event types of a process once.
+func ReportTypes(ctx context.Context, r *Reporter) error { return r.reportTypes(ctx) }

@@ -21,6 +21,8 @@ const (
 	// reportTimeout bounds one report, and lastTimeout the last one of a process that stops.
 	reportTimeout = 3 * time.Second
 	lastTimeout   = 2 * time.Second
+	// typesInterval is the maximum time between two reports of event types, which have many rows.
+	typesInterval = time.Minute
 	// deleteInterval is the time between two deletions of old counts by one process.
 	deleteInterval = 10 * time.Minute
 )
@@ -36,6 +38,8 @@ type Reporter struct {
 	State func(context.Context) State
 	// Counters are the metrics of the process.
 	Counters prometheus.Gatherer
+	// Types are the stored event types; nil: this process stores none.
+	Types *Types
 	// Started is the start of the process by its own clock.
 	Started time.Time
 	// Interval is the time between two reports.
@@ -43,8 +47,8 @@ type Reporter struct {
 
 	// reported are the counters of the last report.
 	reported map[string]Counts
-	// deletedAt is when this process last deleted old counts.
-	deletedAt time.Time
+	// typesAt is when this process last reported event types, and deletedAt when this process last deleted old counts.
+	typesAt, deletedAt time.Time
 }
 
 // Run reports until ctx ends, and then reports that the process has stopped.
@@ -75,6 +79,12 @@ func (r *Reporter) report(ctx context.Context) error {
 	if err := r.reportCounts(ctx); err != nil {
 		return err
 	}
+	if time.Since(r.typesAt) >= min(typesInterval, 6*r.Interval) {
+		if err := r.reportTypes(ctx); err != nil {
+			return err
+		}
+		r.typesAt = time.Now()
+	}
 	if time.Since(r.deletedAt) < deleteInterval {
 		return nil
 	}
@@ -87,6 +97,9 @@ func (r *Reporter) reportStop(ctx context.Context) {
 	ctx, cancel := lifecycle.WithTimeout(context.WithoutCancel(ctx), "report the stop", lastTimeout)
 	defer cancel()
 	err := r.reportCounts(ctx)
+	if err == nil {
+		err = r.reportTypes(ctx)
+	}
 	if err == nil {
 		_, err = r.Pool.Exec(ctx, deleteProcessSQL, r.Process.ID)
 	}

@@ -226,13 +226,16 @@ func (b *testBundle) filled(t *testing.T) {
 			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), 'no', now(), '', true);
 		INSERT INTO activity_minutes (minute, source, stored, applied)
 			VALUES (floor(extract(epoch FROM now()) / 60), 1, 2, 1);
+		INSERT INTO source_types VALUES (1, 'a', now() - interval '9 hours', now() - interval '5 hours', 20),
+			(1, 'b', now(), now(), 1);
 		INSERT INTO activity_hours (hour, source, stored, applied)
 			VALUES (floor(extract(epoch FROM now()) / 3600), 1, 2, 1)`)
 }
 
 // reads are addresses of the routes that only read, except the comparison of a rebuild. Run 1 is an
 // object scan.
-var reads = []string{"/me", "/processes", "/activity", "/activity?by_source=true&step=hour&since=2h", "/events",
+var reads = []string{"/summary", "/sources", "/sources/stripe", "/sources/shop", "/source-types?silent=true",
+	"/source-types", "/me", "/processes", "/activity", "/activity?by_source=true&step=hour&since=2h", "/events",
 	"/events?status=dead&type=order.*&limit=1&since=1h&until=2099-01-01&account=",
 	"/events/second", "/find?q=second", "/conflicts", "/objects", "/objects?ambiguous=true", "/objects/stripe/order/7",
 	"/objects/stripe/order/8", "/objects/stripe/invoice/in_1/history", "/objects/stripe/order/7/history",

@@ -45,7 +45,7 @@ func (a *App) addActivity(ctx context.Context, t Tuning) error {
 	a.adminPool = pool
 	a.loop("activity", func(ctx context.Context) error {
 		r := activity.Reporter{Pool: pool, Logger: a.Logger.With("component", "activity"), Process: a.describe(),
-			State: a.state, Counters: a.metrics, Started: a.startedAt, Interval: t.ActivityInterval}
+			State: a.state, Counters: a.metrics, Types: &a.types, Started: a.startedAt, Interval: t.ActivityInterval}
 		return r.Run(ctx)
 	})
 	return nil

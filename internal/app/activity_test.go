@@ -97,4 +97,14 @@ func TestActivity_deliveries_areCounted(t *testing.T) {
 		}
 		return nil
 	})
+	testkit.Eventually(t, time.Minute, func() error {
+		var types struct{ Items []activity.SourceType }
+		if err := adminGet(b.app, "/source-types?source=stripe", &types); err != nil {
+			return err
+		}
+		if len(types.Items) != 1 || types.Items[0].Type != "customer.updated" || types.Items[0].Count != 1 {
+			return fmt.Errorf("event types: %+v", types.Items)
+		}
+		return nil
+	})
 }

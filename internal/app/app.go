@@ -19,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/effects/jobs/windows"
@@ -99,6 +100,8 @@ type App struct {
 	startedAt     time.Time
 	// id names this start of the process in the table processes.
 	id string
+	// types are the types of events that this process stored and has not reported.
+	types activity.Types
 	// adminPool serves the admin API and reports the process. It is closed last.
 	adminPool *pgxpool.Pool
 	// connections tracks all connections to PostgreSQL.

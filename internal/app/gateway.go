@@ -42,7 +42,7 @@ func (a *App) addGateway(ctx context.Context, t Tuning) error {
 		Publish: publisher.Offer, Settings: t.Ingest, Logger: a.Logger,
 		Spool: deliverySpool, SpoolName: name, SpoolLocation: spool.Location(cfg.Ingest.Spool.Dir),
 		DatabaseUnchecked: a.databaseUnavailable,
-		TrustedProxies:    cfg.Ingest.Proxies(), Metrics: a.metrics, Now: t.Now,
+		TrustedProxies:    cfg.Ingest.Proxies(), Metrics: a.metrics, Types: &a.types, Now: t.Now,
 		Tracer: telemetry.Tracer("github.com/postern-gateway/postern/internal/ingest")})
 	if err != nil {
 		return err

@@ -47,6 +47,20 @@ type Endpoint struct {
 	AllowFrom []netip.Prefix
 	// RateLimit has its defaults; zero: no limit.
 	RateLimit RateLimit
+	// SecretOrigins say where the secrets of Source come from, in their order.
+	SecretOrigins []SecretOrigin
+}
+
+// SecretOrigin says where a secret comes from: the variable Env, the file File, or the
+// configuration itself if both are empty.
+type SecretOrigin struct{ Name, Env, File string }
+
+// secretOrigins returns where the secrets come from.
+func (s *Source) secretOrigins() (all []SecretOrigin) {
+	for _, secret := range s.Secrets {
+		all = append(all, SecretOrigin{secret.Name, secret.Env, secret.File})
+	}
+	return all
 }
 
 // RefetchReader returns the reader of stored API responses; nil where there is none.
@@ -76,7 +90,8 @@ func (c *Config) Endpoints() []Endpoint {
 			ExcludedAccounts: src.Reconcile.excludedAccounts(), MaxBodyBytes: int64(src.MaxBodyBytes),
 			RedactOnRequest: src.RedactOnRequest,
 			RequireCommit:   src.requiresCommit(p),
-			AllowFrom:       networks(src.AllowFrom), RateLimit: src.RateLimit.withDefaults()})
+			AllowFrom:       networks(src.AllowFrom), RateLimit: src.RateLimit.withDefaults(),
+			SecretOrigins: src.secretOrigins()})
 	}
 	return out
 }

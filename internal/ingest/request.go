@@ -178,6 +178,9 @@ func (s *Server) countEvents(source string, evs []provider.Event, receipts []eve
 			duplicates++
 		}
 		s.metrics.events.WithLabelValues(source, result).Inc()
+		if result == "stored" {
+			s.Types.Add(source, evs[i].Type, r.ID)
+		}
 		if evs[i].ContentKey {
 			s.metrics.contentKeys.WithLabelValues(source).Inc()
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -95,6 +96,8 @@ type Options struct {
 	Settings                 Settings
 	Logger                   *slog.Logger
 	Metrics                  prometheus.Registerer
+	// Types collects the types of stored events; nil: they are not collected.
+	Types *activity.Types
 	// Tracer creates spans; nil if traces are not exported.
 	Tracer trace.Tracer
 	// TrustedProxies are the networks of proxies whose X-Forwarded-For header is trusted.

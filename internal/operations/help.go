@@ -50,8 +50,8 @@ var help = map[string]string{
 	"idempotency_key": "your idempotency key (for example the planned time or the build number): a second request " +
 		"with the same key gets the same run",
 
-	"ActivityParams.by_source": fmt.Sprintf("true: points for each source, at most %d minutes or hours; false: the sum "+
-		"of the sources, at most %d", activity.MaxPointsBySource, activity.MaxPoints),
+	"ActivityParams.by_source": fmt.Sprintf("true: points for each source, at most %d minutes or hours; false: the "+
+		"sum of the sources, at most %d", activity.MaxPointsBySource, activity.MaxPoints),
 	"ActivityParams.since":     "from this time on (default: an hour before until): " + timeHelp,
 	"ActivityParams.step":      "minute or hour (default: minute, unless the time range is too long or too old)",
 	"ActivityParams.until":     "before this time (default: now): " + timeHelp,
@@ -91,10 +91,12 @@ var help = map[string]string{
 	"ObjectAtParams.time": timeHelp,
 	"NewTokenParams.expires": "time of expiry: an RFC 3339 time, a date, or how long from now (12h, 90d); if absent, " +
 		"the token never expires",
-	"ObjectName.id":      "the provider's id of the object",
-	"ObjectName.account": "tenant inside the source; if absent, the account that has the object",
-	"RunChange.id":       "number of the run",
-	"CompareParams.id":   "number of the run",
+	"ObjectName.id":           "the provider's id of the object",
+	"ObjectName.account":      "tenant inside the source; if absent, the account that has the object",
+	"SourceName.name":         "name of the source",
+	"SourceTypeParams.silent": "true: only types that usually arrive more often than now; false: only others",
+	"RunChange.id":            "number of the run",
+	"CompareParams.id":        "number of the run",
 	"NewTokenParams.name": "name of the token, which the audit records: lower case, digits, - _ and .; a name is " +
 		"never used again",
 	"NewTokenParams.role": "reader (may read) or operator (may also make changes)",

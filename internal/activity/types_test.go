@@ -1,0 +1,119 @@
+package activity_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postern-gateway/postern/internal/activity"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/testkit"
+)
+
+// types lists event types as "source type count".
+func types(t *testing.T, db *testkit.DB) []string {
+	t.Helper()
+	return db.QueryStrings(t, `SELECT s.name || ' ' || event_type || ' ' || count || ' ' || extract(epoch FROM
+		last_at - first_at)::int FROM source_types t JOIN sources s ON s.number = t.source ORDER BY 1`)
+}
+
+// Types are added up with their first and last times. What could not be reported is reported later.
+func TestReporter_types_areAddedOnce(t *testing.T) {
+	t.Parallel()
+	db := withSources(t, 2)
+	r := newReporter(t, db, "one")
+	r.Counters, r.Types = newCounters(t), new(activity.Types)
+	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	add := func(source, name string, seconds int) {
+		r.Types.Add(source, name, events.FirstID(at.Add(time.Duration(seconds)*time.Second)))
+	}
+	add("s1", "a", 5)
+	add("s1", "a", 1)
+	add("s2", "b\x00", 1)
+	add("unknown", "a", 1)
+	stop := start(t, r)
+	testkit.Eventually(t, time.Minute, func() error {
+		if diff := cmp.Diff([]string{"s1 a 2 4", "s2 b\ufffd 1 0"}, types(t, db)); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+	db.Exec(t, `ALTER TABLE source_types RENAME TO lost; DELETE FROM processes`)
+	add("s1", "a", 9)
+	testkit.Eventually(t, time.Minute, func() error {
+		if len(db.QueryStrings(t, `SELECT id FROM processes`)) == 0 {
+			return errors.New("no report")
+		}
+		return nil
+	})
+	add("s1", "a", 7)
+	db.Exec(t, `ALTER TABLE lost RENAME TO source_types`)
+	testkit.Eventually(t, time.Minute, func() error {
+		if got := types(t, db)[0]; got != "s1 a 4 8" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	stop()
+}
+
+// A sender with many types gets at most 500 rows, whatever it sends at once.
+func TestReporter_manyTypes_areLimited(t *testing.T) {
+	t.Parallel()
+	db := withSources(t, 1)
+	db.Exec(t, `INSERT INTO source_types SELECT 1, 'old' || n, now(), now(), 1 FROM generate_series(1, 490) n`)
+	r := newReporter(t, db, "one")
+	r.Types = new(activity.Types)
+	for n := range 700 {
+		r.Types.Add("s1", fmt.Sprint("new", n), events.FirstID(time.Now()))
+	}
+	r.Types.Add("s1", strings.Repeat("x", 5000), events.FirstID(time.Now()))
+	r.Types.Add("s1", "old1", events.FirstID(time.Now()))
+	must(t, activity.ReportTypes(t.Context(), r))
+	got := db.QueryStrings(t, `SELECT count(*) || ' ' || sum(count) || ' ' || max(length(event_type))
+		FROM source_types`)
+	if got[0] != "500 1192 7" {
+		t.Errorf("rows, events and the longest type: %s, want 500 1192 7", got[0])
+	}
+}
+
+// A type is silent if it is missing for four times its usual gap, and for an hour at least.
+func TestSourceTypes_usualGap_decidesSilence(t *testing.T) {
+	t.Parallel()
+	db := withSources(t, 2)
+	db.Exec(t, `INSERT INTO source_types SELECT source, name, now() - first, now() - last, count FROM (VALUES
+		(1, 'each 6 minutes', interval '15 hours', interval '61 minutes', 140),
+		(1, 'each hour', interval '24 hours', interval '3 hours', 22),
+		(1, 'each hour, silent', interval '24 hours', interval '5 hours', 20),
+		(1, 'few', interval '24 hours', interval '23 hours', 9),
+		(1, 'now', interval '1 hour', interval '1 minute', 60),
+		(1, 'one', interval '24 hours', interval '24 hours', 1),
+		(2, 'other', interval '24 hours', interval '5 hours', 20)) v (source, name, first, last, count)`)
+	list := func(source int32, silent *bool) (names []string) {
+		t.Helper()
+		for cursor := ""; ; {
+			page, err := activity.SourceTypes(t.Context(), db.Role(t, "operator"), source, silent, cursor, 3)
+			must(t, err)
+			for _, one := range page.Items {
+				names = append(names, one.Type)
+				if one.Type == "each hour" && (one.UsualGap != 3600 || one.Silent) {
+					t.Errorf("%+v", one)
+				}
+			}
+			if cursor = page.Next; cursor == "" {
+				return names
+			}
+		}
+	}
+	yes := true
+	if diff := cmp.Diff([]string{"each 6 minutes", "each hour, silent", "other"}, list(0, &yes)); diff != "" {
+		t.Error(diff)
+	}
+	if all := list(1, nil); len(all) != 6 {
+		t.Errorf("types of source 1: %q", all)
+	}
+}

@@ -1,0 +1,159 @@
+package operations
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postern-gateway/postern/internal/activity"
+	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
+)
+
+// Summary lists what needs the attention of an operator.
+type Summary struct {
+	// At is the time of the summary by the database's clock.
+	At    events.Instant `json:"at"`
+	Items []SummaryItem  `json:"items"`
+}
+
+// SummaryItem is one kind of things that need attention.
+type SummaryItem struct {
+	// Kind is dead_outcomes, failed_runs (of the last 24 hours), runs_awaiting_approval,
+	// effects_awaiting_approval, effects_needing_review, effects_with_unknown_outcome,
+	// refetches_suspended, silent_types, spools_not_empty, processes_not_ready, or
+	// sources_only_rejected (of the last 15 minutes).
+	Kind string `json:"kind"`
+	// Count is the number of things, and stops at 1000. AtLeast: there may be more.
+	Count   int64 `json:"count"`
+	AtLeast bool  `json:"at_least"`
+	// Since is the time of the oldest of the counted things; null if it is unknown.
+	Since events.Instant `json:"since"`
+	// Text says what they are.
+	Text string `json:"text"`
+	// Path and Params are the list that shows them: a route below /api/v1, and its query.
+	Path   string            `json:"path"`
+	Params map[string]string `json:"params"`
+}
+
+// attention is a kind of things that need attention.
+type attention struct {
+	kind, singular, plural, path string
+	params                       map[string]string
+}
+
+// attentions are the kinds in the order of summarySQL and of the summary.
+var attentions = []attention{
+	{"sources_only_rejected", "a source had only rejected deliveries in the last 15 minutes",
+		"%s sources had only rejected deliveries in the last 15 minutes", "/rejections",
+		map[string]string{"since": "15m"}},
+	{"dead_outcomes", "an event is dead: it was not applied, and will not be retried automatically",
+		"%s events are dead: they were not applied, and will not be retried automatically", "/outcomes",
+		map[string]string{"status": "dead"}},
+	{"effects_with_unknown_outcome", "an effect has an unknown outcome", "%s effects have an unknown outcome",
+		"/effects", nil},
+	{"effects_needing_review", "an effect needs review", "%s effects need review", "/effects",
+		map[string]string{"state": "needs_review"}},
+	{"effects_awaiting_approval", "an effect awaits approval", "%s effects await approval", "/effects",
+		map[string]string{"state": "awaiting_approval"}},
+	{"runs_awaiting_approval", "a run awaits approval", "%s runs await approval", "/runs",
+		map[string]string{"status": "awaiting_approval"}},
+	{"failed_runs", "a run has failed in the last 24 hours", "%s runs have failed in the last 24 hours", "/runs",
+		map[string]string{"status": "failed"}},
+	{"refetches_suspended", "the refetch of an object is suspended", "the refetches of %s objects are suspended",
+		"/refetches", nil},
+	{"spools_not_empty", "a spool has deliveries that are not in the log", "%s spools have deliveries that are not in " +
+		"the log", "/spools", nil},
+	{"processes_not_ready", "a process is not ready, or does not report",
+		"%s processes are not ready, or do not report", "/processes", nil},
+	{"silent_types", "an event type has become silent", "%s event types have become silent", "/source-types",
+		map[string]string{"silent": "true"}},
+}
+
+// maxAttention bounds each count of the summary.
+const maxAttention = 1000
+
+// summarySQL counts each kind up to $1. It reads small tables, the last minutes of the activity,
+// and partial indexes. Its rows are in the order of attentions.
+const summarySQL = `
+SELECT 0, count(*), to_timestamp(min(a.minute)::bigint * 60), clock_now() FROM (
+  SELECT min(minute) AS minute FROM activity_minutes
+  WHERE minute > floor(extract(epoch FROM clock_now()) / 60)::int - 15
+  GROUP BY source HAVING sum(rejected) > 0 AND coalesce(sum(stored), 0) + coalesce(sum(duplicates), 0) = 0 LIMIT $1) a
+UNION ALL
+SELECT 1, count(*), to_timestamp((min(d.event_id) >> 20) / 1000.0), clock_now()
+FROM (SELECT o.event_id FROM ` + apply.DeadEvents + ` LIMIT $1) d
+UNION ALL
+SELECT 2, count(DISTINCT u.effect), min(u.at), clock_now() FROM (
+  SELECT s.effect, coalesce(s.first_attempt_at, s.reserved_at) AS at FROM ` + runner.UnknownStepsSQL + `
+  ORDER BY s.effect LIMIT $1) u
+UNION ALL
+SELECT 3, count(*), min(e.planned_at), clock_now() FROM (SELECT planned_at FROM effects WHERE state = 'needs_review'
+  ORDER BY effect LIMIT $1) e
+UNION ALL
+SELECT 4, count(*), min(e.planned_at), clock_now() FROM (SELECT planned_at FROM effects
+  WHERE state = 'awaiting_approval' ORDER BY effect LIMIT $1) e
+UNION ALL
+SELECT 5, count(*), min(r.created_at), clock_now() FROM (SELECT created_at FROM runs
+  WHERE status = 'awaiting_approval' AND ended_at IS NULL LIMIT $1) r
+UNION ALL
+SELECT 6, count(*), min(r.ended_at), clock_now() FROM (SELECT ended_at FROM runs
+  WHERE ended_at > clock_now() - interval '24 hours' AND status = 'failed' ORDER BY ended_at LIMIT $1) r
+UNION ALL
+SELECT 7, count(*), min(r.requested_at), clock_now() FROM (SELECT r.requested_at FROM sources s CROSS JOIN LATERAL
+  (SELECT r.requested_at FROM refetch_requests r WHERE r.source = s.number AND r.due = 'infinity' LIMIT $1) r
+  LIMIT $1) r
+UNION ALL
+SELECT 8, count(*), min(s.oldest_at), clock_now() FROM (SELECT oldest_at FROM spools WHERE deliveries > 0 LIMIT $1) s
+UNION ALL
+SELECT 9, count(*), min(p.reported_at), clock_now() FROM (SELECT reported_at FROM processes
+  WHERE not_ready <> '' OR reported_at < clock_now() - interval '30 seconds' LIMIT $1) p
+UNION ALL
+SELECT 10, count(*), min(t.last_at), clock_now() FROM (SELECT t.last_at FROM source_types t
+  WHERE ` + activity.IsSilentSQL + ` LIMIT $1) t`
+
+// SummaryParams are the parameters of a summary; there are none.
+type SummaryParams struct{}
+
+// Summarize returns what needs the attention of an operator. Kinds of which there is nothing are
+// left out.
+func Summarize(ctx context.Context, pool *pgxpool.Pool, _ SummaryParams) (*Summary, error) {
+	out := &Summary{Items: []SummaryItem{}}
+	_, err := postgres.Collect(ctx, pool, func(row pgx.CollectableRow) (_ struct{}, err error) {
+		var kind int
+		var count int64
+		var since *time.Time
+		if err = row.Scan(&kind, &count, &since, &out.At); err == nil && count > 0 {
+			out.Items = append(out.Items, attentions[kind].item(count, since))
+		}
+		return struct{}{}, err
+	}, summarySQL, maxAttention)
+	if err != nil {
+		return nil, fmt.Errorf("summarize: %w", err)
+	}
+	return out, nil
+}
+
+func (a *attention) item(count int64, since *time.Time) SummaryItem {
+	i := SummaryItem{Kind: a.kind, Count: count, AtLeast: count >= maxAttention, Text: a.singular, Path: a.path,
+		Params: map[string]string{}}
+	if a.params != nil {
+		i.Params = a.params
+	}
+	if since != nil {
+		i.Since = events.Instant{Time: *since}
+	}
+	if count != 1 {
+		number := fmt.Sprint(count)
+		if i.AtLeast {
+			number = fmt.Sprintf("at least %d", count)
+		}
+		i.Text = fmt.Sprintf(a.plural, number)
+	}
+	return i
+}
