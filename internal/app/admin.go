@@ -104,6 +104,7 @@ func (a *App) withConsole(ctx context.Context, api http.Handler, o console.Optio
 		consoleConns); err != nil {
 		return nil, err
 	}
+	o.Endpoints = func() []config.Endpoint { return a.currentConfig.Load().Endpoints() }
 	o.API, o.Logger, o.Name = api, a.Logger, a.Config.Console.Name
 	o.Hosts, o.ReadOnly = a.Config.Console.Hosts, a.Config.Console.ReadOnly
 	o.Retention = retentionPolicy(a.Config)

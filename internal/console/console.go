@@ -19,6 +19,7 @@ import (
 	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/retention"
 )
@@ -51,6 +52,8 @@ type Options struct {
 	Hosts []string
 	// Retention is the policy of this process.
 	Retention retention.Policy
+	// Endpoints returns the configured sources; nil in a process without sources.
+	Endpoints func() []config.Endpoint
 	// Name is shown on every page, to tell instances apart; it may be empty.
 	Name string
 	// Version is the version of the program.
@@ -102,6 +105,14 @@ func New(o Options) (*Console, error) {
 	mux.Handle("GET "+Prefix, c.serve(notFound))
 	c.handler = c.secure(compress(mux))
 	return c, nil
+}
+
+// endpoints returns the configured sources. It is nil in a process without sources.
+func (c *Console) endpoints() []config.Endpoint {
+	if c.Endpoints == nil {
+		return nil
+	}
+	return append([]config.Endpoint{}, c.Endpoints()...)
 }
 
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.ServeHTTP(w, r) }

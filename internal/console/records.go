@@ -17,6 +17,8 @@ func (c *Console) recordPages() map[string]page {
 		"objects":                      objectList.page(),
 		"objects/{source}/{type}/{id}": objectPage,
 		"rejections":                   rejectionList.page(),
+		"rejections/verify":            verifyPage,
+		"failures":                     failuresPage,
 		"rejections/{id}":              rejectionPage,
 		"conflicts":                    conflictList.page(),
 		"conflicts/{id}":               conflictPage,
@@ -120,6 +122,7 @@ var rejectionList = list[operations.RejectionParams, ingest.Rejection]{
 	columns: []string{"Received", "Source", "Reason", "Detail", "Sent from", "Bytes", "Number"},
 	row:     rejectionRow,
 	read:    operations.Rejections,
+	extra:   rejectionGroups,
 	empty: "No rejected delivery fits. A delivery appears here if a source does not accept it, for example because " +
 		"its signature is wrong.",
 }
@@ -214,6 +217,9 @@ func refetchListActions(r *request, p *operations.SourceParams) []action {
 func describeCount(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
+	}
+	if stem, ok := strings.CutSuffix(thing, "y"); ok {
+		thing = stem + "ie"
 	}
 	return fmt.Sprintf("%s %ss", groupDigits(int64(n)), thing)
 }

@@ -1,0 +1,64 @@
+package console
+
+import (
+	"context"
+	"strings"
+
+	"github.com/postern-gateway/postern/internal/operations"
+)
+
+// failuresPage groups the events that could not be applied by the reason of their failure.
+func failuresPage(ctx context.Context, r *request) (*view, error) {
+	texts, err := queryTexts(r.URL)
+	if err != nil {
+		return nil, err
+	}
+	var p operations.FailureParams
+	if err := operations.Parse(&p, texts); err != nil {
+		return nil, err
+	}
+	found, err := operations.FailuresByReason(ctx, r.c.Pages, p)
+	if err != nil {
+		return nil, err
+	}
+	t := &table{Curl: curlLine(r, "/api/v1/failures", texts), Columns: []string{"Reason", "Status", "Events", "Sources",
+		"Types", "First", "Last", "Next attempt", "Example", ""}, Empty: "No event has failed or is dead. An event " +
+		"appears " +
+		"here if a processor cannot apply it. A failed one is tried again automatically; a dead one is not."}
+	b := block{Table: t, Filter: makeFilter(r.URL.Path, p, texts, []string{"status", "source", "type", "object_type",
+		"since"}, nil, []preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"last 24 hours",
+		"?since=24h"}})}
+	if err := r.offerSources(ctx, b.Filter.Main); err != nil {
+		return nil, err
+	}
+	for i := range found.Items {
+		t.Rows = append(t.Rows, failureRow(r, &found.Items[i], texts))
+	}
+	if found.Truncated {
+		b.Notes = []note{{Tone: "info", Text: "The page has the newest " + describeCount(found.LookedAt, "failure") +
+			". There are more; narrow the selection to see them."}}
+	}
+	return &view{Title: "Failures", Text: "Events that could not be applied, by reason. In a reason, … stands for a " +
+		"part that differs between the events. A failed event is tried again automatically, a dead one is not.",
+		Blocks: []block{b}}, nil
+}
+
+func failureRow(r *request, g *operations.FailureGroup, texts map[string]string) []cell {
+	reason := shorten(g.Pattern, 200)
+	if g.Example != g.Pattern {
+		reason.Title = shorten(g.Example, 1000).Text
+	}
+	types := shorten(strings.Join(g.EventTypes, ", "), 80)
+	types.Sub = shorten(strings.Join(g.ObjectTypes, ", "), 80).Text
+	events := query(path("outcomes"), "status", g.Status, "run", "live", "source", texts["source"])
+	count := number(g.Count)
+	count.Href = events
+	due := cell{}
+	if !g.NextDue.IsZero() {
+		due = r.shortTime(g.NextDue.Time)
+	}
+	retry := link("retry these", query(path("runs", "new", "retry"), "status", g.Status, "failure", g.Failure, "source",
+		texts["source"], "type", texts["type"], "object_type", texts["object_type"], "since", texts["since"]))
+	return []cell{reason, badge(g.Status), count, shorten(strings.Join(g.Sources, ", "), 80), types,
+		r.shortTime(g.FirstAt.Time), r.shortTime(g.LastAt.Time), due, r.eventCell(g.ExampleEvent), retry}
+}
