@@ -49,11 +49,15 @@ func objectPage(ctx context.Context, r *request) (*view, error) {
 	if pending != nil {
 		v.Blocks = append(v.Blocks, r.refetchBlock(pending))
 	}
-	effects, err := objectEffects(ctx, r, o)
-	if err != nil {
-		return nil, err
+	name.Account = &o.Account
+	for _, read := range []func(context.Context, *request, operations.ObjectName) ([]block, error){historyBlocks,
+		objectEffects, objectDrift} {
+		blocks, err := read(ctx, r, name)
+		if err != nil {
+			return nil, err
+		}
+		v.Blocks = append(v.Blocks, blocks...)
 	}
-	v.Blocks = append(v.Blocks, effects...)
 	if !o.Redacted {
 		v.Blocks = append(v.Blocks, block{ID: "state", Heading: "State",
 			Document: newDocument(o.State, r.URL.Path+"?"+encode(map[string]string{"account": o.Account,
@@ -253,16 +257,16 @@ func objectFields(r *request, o *versioning.View) block {
 const shownEffects = 25
 
 // objectEffects shows the newest effects of an object.
-func objectEffects(ctx context.Context, r *request, o *versioning.View) ([]block, error) {
-	found, err := operations.Effects(ctx, r.c.Pages, operations.EffectParams{Source: o.Source, Account: &o.Account,
-		Type: o.ObjectType, ObjectID: o.ObjectID, Page: operations.Page{Limit: new(shownEffects)}})
+func objectEffects(ctx context.Context, r *request, name operations.ObjectName) ([]block, error) {
+	found, err := operations.Effects(ctx, r.c.Pages, operations.EffectParams{Source: name.Source, Account: name.Account,
+		Type: name.Type, ObjectID: name.ID, Page: operations.Page{Limit: new(shownEffects)}})
 	if err != nil || len(found.Items) == 0 {
 		return nil, err
 	}
 	b := effectBlock(r, found.Items)
 	if found.Next != "" {
 		b.Text = "The newest ones are here."
-		b.Table.More = query(path("effects"), "source", o.Source, "type", o.ObjectType, "object_id", o.ObjectID)
+		b.Table.More = query(path("effects"), "source", name.Source, "type", name.Type, "object_id", name.ID)
 		b.Table.MoreLabel = "Show all effects of the object"
 	}
 	return []block{b}, nil

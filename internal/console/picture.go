@@ -65,6 +65,36 @@ func (r *request) newTimeline(label string, moments []moment) *timeline {
 	return l
 }
 
+// lanes draws things in two orders: each is a point above, a point below and a line between.
+type lanes struct {
+	Width, Height int
+	Label         string
+	Points        []lanePoint
+}
+
+// lanePoint is a thing in both orders. Top and Bottom are its places from the left.
+type lanePoint struct {
+	Top, Bottom       int
+	Tone, Title, Href string
+}
+
+const (
+	laneMargin  = 14
+	laneHeight  = 112
+	laneSpacing = 64
+)
+
+func newLanes(label string) *lanes {
+	return &lanes{Width: timelineWidth, Height: laneHeight, Label: label}
+}
+
+// add adds a thing with its positions in the two orders of n things.
+func (l *lanes) add(top, bottom, n int, p lanePoint) {
+	spacing := min(laneSpacing, (timelineWidth-2*laneMargin)/max(1, n-1))
+	p.Top, p.Bottom = laneMargin+top*spacing, laneMargin+bottom*spacing
+	l.Points = append(l.Points, p)
+}
+
 // chart is a strip of stacked bars over time.
 type chart struct {
 	Width, Height int

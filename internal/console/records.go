@@ -14,16 +14,18 @@ import (
 // recordPages are the pages of what the log and the mirror contain besides events.
 func (c *Console) recordPages() map[string]page {
 	return map[string]page{
-		"objects":                      objectList.page(),
-		"objects/{source}/{type}/{id}": objectPage,
-		"rejections":                   rejectionList.page(),
-		"rejections/verify":            verifyPage,
-		"failures":                     failuresPage,
-		"rejections/{id}":              rejectionPage,
-		"conflicts":                    conflictList.page(),
-		"conflicts/{id}":               conflictPage,
-		"outcomes":                     outcomeList.page(),
-		"refetches":                    refetchList.page(),
+		"objects":                           objectList.page(),
+		"objects/{source}/{type}/{id}":      objectPage,
+		"objects/{source}/{type}/{id}/diff": diffPage,
+		"objects/{source}/{type}/{id}/at":   objectAtPage,
+		"rejections":                        rejectionList.page(),
+		"rejections/verify":                 verifyPage,
+		"failures":                          failuresPage,
+		"rejections/{id}":                   rejectionPage,
+		"conflicts":                         conflictList.page(),
+		"conflicts/{id}":                    conflictPage,
+		"outcomes":                          outcomeList.page(),
+		"refetches":                         refetchList.page(),
 	}
 }
 

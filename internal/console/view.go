@@ -48,6 +48,7 @@ type block struct {
 	Fields   []field
 	Chart    *chart
 	Timeline *timeline
+	Lanes    *lanes
 	Table    *table
 	Document *document
 	Actions  []action
@@ -148,8 +149,8 @@ type input struct {
 
 // filter is the form of a list.
 type filter struct {
-	// Path is where the form leads.
-	Path string
+	// Path is where the form leads, and Label the text of its button; "": Apply.
+	Path, Label string
 	// Main are the parameters that are always visible, and Others the rest.
 	Main, Others []input
 	// OthersSet: one of the others is set.
