@@ -35,7 +35,7 @@ func failuresPage(ctx context.Context, r *request) (*view, error) {
 		t.Rows = append(t.Rows, failureRow(r, &found.Items[i], texts))
 	}
 	if found.Truncated {
-		b.Notes = []note{{Tone: "info", Text: "The page has the newest " + describeCount(found.LookedAt, "failure") +
+		b.Notes = []note{{Tone: "info", Text: "The page has the newest " + describeCount(found.Examined, "failure") +
 			". There are more; narrow the selection to see them."}}
 	}
 	return &view{Title: "Failures", Text: "Events that could not be applied, by reason. In a reason, … stands for a " +
