@@ -64,8 +64,8 @@ func (a *App) addAdmin(ctx context.Context) error {
 		Doctor:    environment,
 		Endpoints: func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
 		Rule:      func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})
-	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Follower: follower, Doctor: environment,
-		Tokens: tokens, RequireTokens: require})
+	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Follower: follower, Tokens: tokens,
+		RequireTokens: require})
 	if err != nil {
 		return err
 	}

@@ -41,8 +41,6 @@ type Options struct {
 	Tokens admin.Checker
 	// Follower follows the log for the live list of events.
 	Follower *operations.Follower
-	// Doctor checks the environment of this process; nil: it is not checked.
-	Doctor *operations.Doctor
 	// RequireTokens: a page is only served after a login.
 	RequireTokens bool
 	// ReadOnly: no page offers a change, and none is executed.

@@ -17,6 +17,7 @@ func (c *Console) pages() map[string]page {
 	}
 	maps.Copy(all, c.recordPages())
 	maps.Copy(all, c.workPages())
+	maps.Copy(all, c.sourcePages())
 	return all
 }
 

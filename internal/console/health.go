@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -15,7 +16,8 @@ import (
 )
 
 // healthBlocks read the blocks of the page about health, in their order.
-var healthBlocks = []func(ctx context.Context, r *request) ([]block, error){backlogBlocks, spoolBlocks}
+var healthBlocks = []func(ctx context.Context, r *request) ([]block, error){environmentBlocks, backlogBlocks,
+	spoolBlocks}
 
 // healthPage shows the state of the instance. A block that cannot be read says so, and the others
 // stay.
@@ -36,6 +38,34 @@ func healthPage(ctx context.Context, r *request) (*view, error) {
 
 // healthRefresh is the number of seconds after which the page is read again.
 const healthRefresh = 10
+
+// environmentBlocks show the checks of the environment of this process, and all processes. Passed
+// checks are folded.
+func environmentBlocks(ctx context.Context, r *request) ([]block, error) {
+	processes, err := r.processesBlock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, err := readAPI[operations.DoctorReport](ctx, r, http.MethodGet, "/api/v1/doctor", nil)
+	if err != nil {
+		return nil, err
+	}
+	columns := []string{"Check", "Verdict", "Found", "What to do"}
+	problems := &table{Columns: columns, Empty: "All checks of this process have passed, as of " +
+		r.at(found.At).Text + ".", Command: "postern doctor", Curl: curlLine(r, "/api/v1/doctor", nil)}
+	passed := &table{Columns: columns[:3]}
+	for i := range found.Checks {
+		c := &found.Checks[i]
+		row := []cell{code(c.Name), badge(string(c.Verdict)), text(c.Found)}
+		if c.Verdict == doctor.OK {
+			passed.Rows = append(passed.Rows, row)
+		} else {
+			problems.Rows = append(problems.Rows, append(row, text(c.Advice)))
+		}
+	}
+	return []block{processes, {ID: "environment", Heading: "Environment of this process", Table: problems},
+		{Heading: fmt.Sprintf("%d passed checks", len(passed.Rows)), Table: passed, Folded: true}}, nil
+}
 
 // backlogBlocks show the distance between the log, the streams and the mirror.
 func backlogBlocks(ctx context.Context, r *request) ([]block, error) {

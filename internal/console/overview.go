@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/activity"
@@ -15,7 +16,15 @@ const overviewRefresh = 10
 // overviewPage shows what needs an operator, and what happens now.
 func overviewPage(ctx context.Context, r *request) (*view, error) {
 	v := &view{Title: "Overview", Refresh: overviewRefresh}
+	attention, err := r.attentionBlock(ctx)
+	if err != nil {
+		return nil, err
+	}
 	charts, err := r.activityCharts(ctx, "", "1h")
+	if err != nil {
+		return nil, err
+	}
+	sources, err := r.sourcesBlock(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -23,9 +32,45 @@ func overviewPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Blocks = append(v.Blocks, charts...)
-	v.Blocks = append(v.Blocks, processes)
+	v.Blocks = append(append([]block{attention}, charts...), sources, processes)
 	return v, nil
+}
+
+// attentionPages are the pages of things that need attention, by their kind; the others are at the
+// path of the API's list.
+var attentionPages = map[string]string{
+	"dead_outcomes": "failures?status=dead", "spools_not_empty": "health#spools", "processes_not_ready": "#processes",
+	"silent_types": "#sources", "sources_only_rejected": "rejections?since=15m",
+}
+
+// attentionBlock lists what needs an operator, with how long it has.
+func (r *request) attentionBlock(ctx context.Context) (block, error) {
+	found, err := operations.Summarize(ctx, r.c.Pages, operations.SummaryParams{})
+	if err != nil {
+		return block{}, err
+	}
+	b := block{ID: "attention", Heading: "Needs attention"}
+	if len(found.Items) == 0 {
+		b.Notes = []note{{Tone: "good", Text: "Nothing needs attention, as of " + r.shortTime(found.At.Time).Text + "."}}
+		return b, nil
+	}
+	for i := range found.Items {
+		item := &found.Items[i]
+		address, ok := attentionPages[item.Kind]
+		if !ok {
+			address = strings.TrimPrefix(item.Path, "/")
+			if len(item.Params) > 0 {
+				address += "?" + encode(item.Params)
+			}
+		}
+		show := link("show", Prefix+address)
+		age := ""
+		if !item.Since.IsZero() {
+			age = ", the oldest since " + r.at(item.Since).Text
+		}
+		b.Notes = append(b.Notes, note{Tone: "warning", Text: sentenceCase(item.Text) + age + ".", Link: &show})
+	}
+	return b, nil
 }
 
 // activityCharts draw what happened to one source or to all: deliveries and outcomes.

@@ -1,0 +1,171 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/activity"
+	"github.com/postern-gateway/postern/internal/operations"
+)
+
+// sourcePages are the pages of sources.
+func (c *Console) sourcePages() map[string]page {
+	return map[string]page{"sources": sourcesPage, "sources/{name}": sourcePage}
+}
+
+func sourcesPage(ctx context.Context, r *request) (*view, error) {
+	b, err := r.sourcesBlock(ctx, r.URL.Query().Get("cursor"))
+	if err != nil {
+		return nil, err
+	}
+	b.Heading = ""
+	return &view{Title: "Sources", Text: "The sources of the log, and those in the configuration of this process.",
+		Blocks: []block{b}}, nil
+}
+
+// sourcesBlock lists the sources with the last event of each.
+func (r *request) sourcesBlock(ctx context.Context, cursor string) (block, error) {
+	found, err := operations.Sources(ctx, r.c.Pages, r.c.endpoints(), operations.Page{Cursor: cursor})
+	if err != nil {
+		return block{}, err
+	}
+	t := &table{Columns: []string{"Source", "Provider", "Last event", "State", "Secrets", "Endpoint"},
+		Empty: "There is no source. Add one below sources in the configuration file.", Curl: curlLine(r, "/api/v1/sources", nil)}
+	if found.Next != "" {
+		t.More = query(path("sources"), "cursor", found.Next)
+	}
+	for i := range found.Items {
+		s := &found.Items[i]
+		last := r.shortTime(s.LastEventAt.Time)
+		if !s.LastEventAt.IsZero() {
+			last.Sub = agoText(r.now.Sub(s.LastEventAt.Time))
+		}
+		secrets, endpoint := cell{}, cell{}
+		if s.Settings != nil {
+			secrets, endpoint = number(len(s.Settings.Secrets)), code(s.Settings.Endpoint)
+		}
+		t.Rows = append(t.Rows, []cell{link(s.Name, path("sources", s.Name)), text(s.Provider), last, sourceState(s), secrets,
+			endpoint})
+	}
+	return block{ID: "sources", Heading: "Sources", Table: t}, nil
+}
+
+func sourceState(s *operations.Source) cell {
+	switch {
+	case s.SilentTypes > 0:
+		return cell{Text: fmt.Sprintf("%d types silent", s.SilentTypes), Badge: true, Tone: "warning"}
+	case !s.Configured:
+		return cell{Text: "not configured here", Badge: true}
+	case s.LastEventAt.IsZero():
+		return cell{Text: "no delivery yet", Badge: true}
+	}
+	return cell{Text: "active", Badge: true, Tone: "good"}
+}
+
+// sourcePage shows one source: settings, secrets, event types, activity and completeness.
+func sourcePage(ctx context.Context, r *request) (*view, error) {
+	name := r.PathValue("name")
+	s, err := operations.ShowSource(ctx, r.c.Pages, r.c.endpoints(), operations.SourceName{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	v := &view{Kind: "Source of provider " + s.Provider, Title: s.Name, Lead: []cell{sourceState(&s.Source)}}
+	if !s.Configured {
+		v.Notes = []note{{Tone: "info", Text: "This process does not have the source in its configuration. The console of a " +
+			"gateway shows its settings."}}
+	}
+	v.Blocks = []block{{Fields: []field{
+		{"Events", []cell{link("all its events", query(path("events"), "source", name))}},
+		{"Rejections", []cell{link("its rejections", query(path("rejections"), "source", name))}},
+		{"Objects", []cell{link("its objects", query(path("objects"), "source", name))}},
+		{"Registered", []cell{r.at(s.AddedAt)}}, {"Last event", []cell{r.at(s.LastEventAt)}}}}}
+	if s.AddedAt.IsZero() {
+		return withSettings(r, v, s), nil
+	}
+	charts, err := r.activityCharts(ctx, name, "24h")
+	if err != nil {
+		return nil, err
+	}
+	types, err := r.typesBlock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	v.Blocks = append(append(v.Blocks, charts...), types)
+	if len(s.Watermarks) > 0 {
+		v.Blocks = append(v.Blocks, r.completenessBlock(s))
+	}
+	return withSettings(r, v, s), nil
+}
+
+func withSettings(r *request, v *view, s *operations.SourceDetail) *view {
+	if s.Settings == nil {
+		return v
+	}
+	set := s.Settings
+	fields := []field{{"Endpoint", []cell{code(set.Endpoint)}}, {"Largest body", []cell{text(bytesText(set.MaxBodyBytes))}},
+		{"Rate limit", []cell{text(rateText(set))}},
+		{"Senders", []cell{text(cmp.Or(strings.Join(set.AllowFrom, ", "), "any address"))}},
+		{"Account", []cell{text(cmp.Or(set.Account, strings.Join(set.Accounts, ", "), "any"))}},
+		{"Provider's API", []cell{text(map[bool]string{true: "configured", false: "not configured"}[set.API])}}}
+	t := &table{Columns: []string{"Secret", "From", "Place", "Changed"},
+		Empty: "The source has no signing secret. Its provider verifies deliveries in another way."}
+	for _, secret := range set.Secrets {
+		changed := r.at(secret.ChangedAt)
+		if !secret.ChangedAt.IsZero() {
+			changed.Sub = agoText(r.now.Sub(secret.ChangedAt.Time))
+		}
+		t.Rows = append(t.Rows, []cell{code(secret.Name), text(secret.From), code(secret.Place), changed})
+	}
+	v.Blocks = append(v.Blocks, block{ID: "settings", Heading: "Settings in this process", Fields: fields},
+		block{ID: "secrets", Heading: "Secrets", Table: t})
+	return v
+}
+
+func rateText(s *operations.SourceSettings) string {
+	if s.PerSecond == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d deliveries per second, %d at once", s.PerSecond, s.Burst)
+}
+
+// typesBlock lists the event types of a source, with those that are silent.
+func (r *request) typesBlock(ctx context.Context, source string) (block, error) {
+	p := operations.SourceTypeParams{Source: source}
+	p.SetPage(500, "")
+	found, err := operations.SourceTypes(ctx, r.c.Pages, p)
+	if err != nil {
+		return block{}, err
+	}
+	t := &table{Columns: []string{"Event type", "Events", "Last", "Usual gap", "State"},
+		Empty: "No delivery has brought an event yet.",
+		Curl:  curlLine(r, "/api/v1/source-types", map[string]string{"source": source})}
+	for i := range found.Items {
+		e := &found.Items[i]
+		state := cell{}
+		if e.Silent {
+			state = cell{Text: "silent", Badge: true, Tone: "warning"}
+		}
+		t.Rows = append(t.Rows, []cell{link(e.Type, query(path("events"), "source", source, "type", e.Type)),
+			number(e.Count), r.at(e.LastAt), text(gapText(e)), state})
+	}
+	return block{ID: "types", Heading: "Event types", Table: t}, nil
+}
+
+func gapText(e *activity.SourceType) string {
+	if e.UsualGap == 0 {
+		return ""
+	}
+	return durationText(time.Duration(e.UsualGap * float64(time.Second)))
+}
+
+// completenessBlock shows until when the log and the mirror of a source are complete.
+func (r *request) completenessBlock(s *operations.SourceDetail) block {
+	t := &table{Columns: completenessList.columns}
+	for i := range s.Watermarks {
+		t.Rows = append(t.Rows, completenessRow(r, &s.Watermarks[i]))
+	}
+	return block{ID: "completeness", Heading: "Complete until", Table: t}
+}
