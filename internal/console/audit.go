@@ -22,7 +22,7 @@ var auditList = list[operations.AuditParams, adminauth.AuditEntry]{
 	read:    operations.Audit,
 	empty:   "No entry fits. An entry appears here with each change, and with each login to the console.",
 	extra: func(context.Context, *request, *operations.AuditParams) ([]block, error) {
-		return []block{{Fields: []field{{"See also", []cell{link("redactions", path("redactions"))}}}}}, nil
+		return []block{{Presets: []cell{link("Redactions", path("redactions"))}}}, nil
 	},
 }
 

@@ -16,10 +16,9 @@ var effectList = list[operations.EffectParams, effects.Effect]{
 	presets: []preset{{"all", ""}, {"awaiting approval", "?state=awaiting_approval"},
 		{"needs review", "?state=needs_review"}, {"failed", "?state=failed"}, {"planned", "?state=planned"},
 		{"done", "?state=done"}, {"rejected", "?state=rejected"}, {"expired", "?state=expired"}},
-	columns: []string{"Effect", "State", "Rule", "Object", "Key", "Destination", "Attempts", "Due", "Planned",
-		"Reason"},
-	row:  effectRow,
-	read: operations.Effects,
+	columns: []string{"Effect", "State", "Rule", "Object", "Attempts", "Due", "Planned", "Reason"},
+	row:     effectRow,
+	read:    operations.Effects,
 	empty: "No effect fits. An effect appears here when a change of an object fits a rule in the section effects of " +
 		"the configuration; the page docs/how-to/react-once-with-effects.md has an example.",
 }
@@ -36,16 +35,15 @@ func effectRow(r *request, e *effects.Effect) []cell {
 	if e.Forced != 0 {
 		rule.Sub += fmt.Sprintf(", repeated by run %d", e.Forced)
 	}
-	key := shorten(e.Key, 48)
-	key.Code = true
 	due := r.shortTime(e.Due.Time)
 	if e.State == effects.AwaitingApproval && !e.ExpiresAt.IsZero() {
 		due = r.shortTime(e.ExpiresAt.Time)
 		due.Sub = "approval ends"
 	}
-	return []cell{codeLink(id(e.ID), effectPath(e.ID)), state, rule,
-		r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), key, text(e.Destination), number(e.Attempts), due,
-		r.shortTime(e.PlannedAt.Time), shorten(e.Reason, 120)}
+	effect := codeLink(id(e.ID), effectPath(e.ID))
+	effect.Title = visible(e.Key)
+	return []cell{effect, state, rule, r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), number(e.Attempts),
+		due, r.shortTime(e.PlannedAt.Time), shorten(e.Reason, 60)}
 }
 
 // effectPage shows one effect: what may be done, its steps, and what its templates get.

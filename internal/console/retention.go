@@ -53,8 +53,7 @@ func retentionPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Blocks = append(v.Blocks, last, block{Fields: []field{{"See also", []cell{link("redactions",
-		path("redactions"))}}}})
+	v.Blocks = append(v.Blocks, last, block{Presets: []cell{link("Redactions", path("redactions"))}})
 	return v, nil
 }
 

@@ -1,12 +1,14 @@
 package console
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -168,5 +170,35 @@ func TestRunRates_reads_giveTheRate(t *testing.T) {
 	}
 	if _, ok := rates.rate(&runs.Run{Status: runs.Done}, start); ok {
 		t.Error("an ended run has a rate")
+	}
+}
+
+// What a dry run cannot do becomes a sentence, and the rest of the page stays.
+func TestNewReplay_dryRunRejected_saysWhy(t *testing.T) {
+	t.Parallel()
+	var problem *admin.Problem
+	e := newEnv(t, func(o *Options) {
+		o.API = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(problem.Status)
+			_ = json.NewEncoder(w).Encode(problem) // the recorder takes everything
+		})
+	})
+	b := e.browser()
+	for name, want := range map[string]string{"busy": "This page tries again in 5 seconds.",
+		"too-many": "The selection is too large for a dry run on a page.", "role": "A dry run needs the role " +
+			"operator."} {
+		problem = admin.NewProblem(name, "")
+		p := b.get(t, Prefix+"runs/new/replay?dry_run=true")
+		if p.status != http.StatusOK || !strings.Contains(p.text(), want) || !strings.Contains(p.text(), "Events0 "+
+			"counted") {
+			t.Errorf("%s: %d %.3000s", name, p.status, p.text())
+		}
+		if refreshes := strings.Contains(p.body, `hx-trigger="every 5s"`); refreshes != (name == "busy") {
+			t.Errorf("%s: the page refreshes: %t", name, refreshes)
+		}
+	}
+	problem = admin.NewProblem("internal", "")
+	if p := b.get(t, Prefix+"runs/new/replay?dry_run=true"); p.status != http.StatusInternalServerError {
+		t.Errorf("an internal error: %d", p.status)
 	}
 }
