@@ -22,6 +22,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -70,13 +71,14 @@ func newEnv(t *testing.T, change ...func(*Options)) *env {
 	must(t, err)
 	e.pool = e.db.Role(t, "operator")
 	o := Options{Pages: e.pool, Sessions: e.pool, Name: "test", Version: "v0", Logger: testkit.Logger(t),
-		Tokens: &adminauth.TokenCache{DB: e.pool}}
+		Tokens: &adminauth.TokenCache{DB: e.pool}, Endpoints: cfg.Endpoints}
 	for _, f := range change {
 		f(&o)
 	}
 	e.api = admin.New(admin.Options{Pool: e.pool, Logger: testkit.Logger(t), RequireTokens: o.RequireTokens,
 		Tokens: o.Tokens, Endpoints: cfg.Endpoints,
-		Rule: func(name string) (*rules.Rule, error) { return cfg.Rule(name) }})
+		Reprocessor: &operations.Reprocessor{Pool: e.db.Role(t, "gateway"), Endpoints: cfg.Endpoints},
+		Rule:        func(name string) (*rules.Rule, error) { return cfg.Rule(name) }})
 	if o.API == nil {
 		o.API = e.api
 	}
@@ -118,6 +120,8 @@ func (e *env) advanceClock(t *testing.T, by string) {
 type thing struct {
 	key, eventType, account, objectType, objectID string
 	headers, body, state                          string
+	// occurred is when the event occurred; zero: an hour ago.
+	occurred time.Time
 	// status and reason are those of the live outcome; without status there is none.
 	status, reason string
 }
@@ -126,6 +130,9 @@ type thing struct {
 // object without state is not stored.
 func (e *env) add(t *testing.T, x thing) int64 {
 	t.Helper()
+	if x.occurred.IsZero() {
+		x.occurred = time.Now().Add(-time.Hour)
+	}
 	if x.headers == "" {
 		x.headers = `{"user-agent": "Stripe/1.0"}`
 	}
@@ -133,7 +140,7 @@ func (e *env) add(t *testing.T, x thing) int64 {
 		ReceivedAt: time.Now(), Origin: events.OriginWebhook, Headers: []byte(x.headers),
 		Verification: []byte(`{"scheme": "stripe", "secret": "first", "signed_at": "2026-11-01T10:00:00Z"}`),
 		Body:         []byte(x.body), Events: []provider.Event{{Key: x.key, Type: x.eventType, Account: x.account,
-			ObjectType: x.objectType, ObjectID: x.objectID, OccurredAt: time.Now().Add(-time.Hour),
+			ObjectType: x.objectType, ObjectID: x.objectID, OccurredAt: x.occurred,
 			APIVersion: "2026-06-30", Fingerprint: provider.BodyFingerprint([]byte(x.body))}}}})
 	must(t, err)
 	id := receipts[0][0].ID

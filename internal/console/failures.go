@@ -44,7 +44,7 @@ func failuresPage(ctx context.Context, r *request) (*view, error) {
 }
 
 func failureRow(r *request, g *operations.FailureGroup, texts map[string]string) []cell {
-	reason := shorten(g.Pattern, 200)
+	reason := wide(shorten(g.Pattern, 200))
 	if g.Example != g.Pattern {
 		reason.Title = shorten(g.Example, 1000).Text
 	}
@@ -57,8 +57,8 @@ func failureRow(r *request, g *operations.FailureGroup, texts map[string]string)
 	if !g.NextDue.IsZero() {
 		due = r.shortTime(g.NextDue.Time)
 	}
-	retry := link("retry these", query(path("runs", "new", "retry"), "status", g.Status, "failure", g.Failure, "source",
-		texts["source"], "type", texts["type"], "object_type", texts["object_type"], "since", texts["since"]))
+	retry := button(link("retry these", query(path("runs", "new", "retry"), "status", g.Status, "failure", g.Failure,
+		"source", texts["source"], "type", texts["type"], "object_type", texts["object_type"], "since", texts["since"])))
 	return []cell{reason, badge(g.Status), count, shorten(strings.Join(g.Sources, ", "), 80), types,
 		r.shortTime(g.FirstAt.Time), r.shortTime(g.LastAt.Time), due, r.eventCell(g.ExampleEvent), retry}
 }

@@ -72,7 +72,7 @@ func historyRow(r *request, name operations.ObjectName, h *operations.HistoryIte
 	if !h.OccurredAt.IsZero() {
 		occurred = r.shortTime(h.OccurredAt.Time)
 		if late := h.ReceivedAt.Sub(h.OccurredAt.Time); late > lateFrom {
-			occurred.Sub = durationText(late) + " before receipt"
+			occurred.Sub = durationText(late) + " late"
 		}
 	}
 	applied := r.shortTime(h.AppliedAt.Time)
@@ -88,9 +88,10 @@ func historyRow(r *request, name operations.ObjectName, h *operations.HistoryIte
 	}
 	decided := cell{}
 	if h.DecidedByEvent != nil {
-		decided = r.eventCell(*h.DecidedByEvent)
+		decided = link("event", eventPath(*h.DecidedByEvent))
+		decided.Title = id(*h.DecidedByEvent)
 	}
-	return []cell{r.eventCell(h.ID), kind, occurred, applied, status, shorten(h.Reason, 120), changeCell(name, h),
+	return []cell{r.eventCell(h.ID), kind, occurred, applied, status, wide(shorten(h.Reason, 120)), changeCell(name, h),
 		decided}
 }
 
@@ -201,7 +202,7 @@ func historyEventCells(r *request, h *operations.HistoryEvent) []cell {
 		occurred = "occurred " + r.at(h.OccurredAt).Text + ", "
 	}
 	return []cell{r.eventCell(h.ID), text(h.EventType), badge(h.Status),
-		{Sub: occurred + "applied " + r.at(h.AppliedAt).Text}}
+		text(occurred + "applied " + r.at(h.AppliedAt).Text)}
 }
 
 // objectAtPage shows the state that the mirror had of an object at a time.

@@ -86,9 +86,14 @@ func (l list[P, T]) page() page {
 		if l.live {
 			r.offerLive(t, texts, live)
 		}
-		b := block{Table: t, Filter: makeFilter(r.URL.Path, p, texts, l.main, l.aliases, l.presets)}
-		if err := r.offerSources(ctx, b.Filter.Main); err != nil {
+		filter := makeFilter(r.URL.Path, p, texts, l.main, l.aliases, l.presets)
+		if err := r.offerSources(ctx, filter.Main); err != nil {
 			return nil, err
+		}
+		b := block{Table: t, Filter: filter}
+		if len(v.Blocks) > 0 { // the filter selects the other blocks too
+			v.Blocks = slices.Insert(v.Blocks, 0, block{Filter: filter})
+			b.Filter = nil
 		}
 		if l.actions != nil {
 			b.Actions = l.actions(r, &p)

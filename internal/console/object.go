@@ -178,7 +178,7 @@ func objectActions(r *request, o *versioning.View) []action {
 		r.objectForm(o, action{Label: "Refetch", Text: "A processor reads the object from the provider's API. The " +
 			"response changes the mirror only if it is newer.", Path: "/api/v1/refetches", Reason: "optional",
 			Then: self}),
-		{Label: "Replay its events", Text: "Shows how many events would be applied again, and what would change.",
+		{Label: "Replay its events…", Text: "Shows how many events would be applied again, and what would change.",
 			Href: query(path("runs", "new", "replay"), "source", o.Source, "account", o.Account, "object_type",
 				o.ObjectType, "object_id", o.ObjectID)},
 		r.objectForm(o, action{Label: "Overwrite from the provider", Danger: true, Text: "A run reads the object " +

@@ -104,7 +104,7 @@ func outcomeRow(r *request, o *events.Outcome) []cell {
 		status.Sub = "live: " + strings.ReplaceAll(o.Original.Status, "_", " ")
 	}
 	return []cell{at, r.eventCell(o.EventID), link(o.Source, path("sources", o.Source)),
-		r.objectCell(o.Source, o.Account, o.ObjectType, o.ObjectID), status, shorten(o.Reason, 160),
+		r.objectCell(o.Source, o.Account, o.ObjectType, o.ObjectID), status, wide(shorten(o.Reason, 160)),
 		versionTime(versionOf(o.Version), r.shortTime), runCell(o.Run), number(o.Attempts)}
 }
 
@@ -137,7 +137,7 @@ func rejectionRow(r *request, x *ingest.Rejection) []cell {
 		size.Sub = "truncated"
 	}
 	return []cell{received, link(x.Source, path("sources", x.Source)), reasonCell(x.Reason, x.Explanation),
-		shorten(x.Detail, 160), shortCode(x.Remote), size, codeLink(id(x.ID), path("rejections", id(x.ID)))}
+		wide(shorten(x.Detail, 160)), shortCode(x.Remote), size, codeLink(id(x.ID), path("rejections", id(x.ID)))}
 }
 
 // reasonCell shows why a delivery was rejected. The explanation appears on pointing.

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -155,7 +156,7 @@ func verifiedRow(r *request, x *ingest.Reverification) []cell {
 			contained.Sub += fmt.Sprintf(" and %d more", more)
 		}
 	}
-	return []cell{received, link(x.Source, path("sources", x.Source)), now, shorten(x.Result, 200), contained,
+	return []cell{received, link(x.Source, path("sources", x.Source)), now, wide(shorten(x.Result, 200)), contained,
 		codeLink(id(x.ID), path("rejections", id(x.ID)))}
 }
 
@@ -220,11 +221,8 @@ func rejectionGroupRow(r *request, g *ingest.RejectionGroup) []cell {
 	if !g.AcceptedAt.IsZero() {
 		accepted = r.shortTime(g.AcceptedAt.Time)
 	}
-	cause := text(sentence(g.Diagnosis))
-	if g.Diagnosis == "" {
-		cause = text(sentence(g.Explanation))
-	}
+	cause := wide(text(sentence(cmp.Or(g.Diagnosis, g.Explanation))))
 	return []cell{link(g.Source, path("sources", g.Source)), reason, count, r.shortTime(g.FirstAt.Time),
 		r.shortTime(g.LastAt.Time), accepted, from, cause,
-		link("verify again", query(verifyPath, "source", g.Source, "rejection_reason", g.Reason))}
+		button(link("verify again", query(verifyPath, "source", g.Source, "rejection_reason", g.Reason)))}
 }

@@ -92,6 +92,8 @@ type cell struct {
 	Badge bool
 	// Code shows an id, a key or a value; Number aligns to the right.
 	Code, Number bool
+	// Wide keeps a text from becoming a narrow column.
+	Wide bool
 	// Time is the time in RFC 3339 that the text shows.
 	Time string
 	// Key is the key that follows the link.
@@ -293,6 +295,18 @@ func visible(s string) string {
 func isHidden(c rune) bool {
 	return c != '\n' && c != '\t' && (unicode.Is(unicode.Cc, c) || unicode.Is(unicode.Cf, c) && c != '\u200d' &&
 		c != '\u200c' || c == '\u2028' || c == '\u2029')
+}
+
+// wide shows a text that is a sentence in a table.
+func wide(c cell) cell {
+	c.Wide = true
+	return c
+}
+
+// button shows a link of a table as a button.
+func button(c cell) cell {
+	c.Badge = true
+	return c
 }
 
 // shorten cuts a long text. The whole text appears on pointing.

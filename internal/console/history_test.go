@@ -1,0 +1,198 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/provider/stripe"
+)
+
+// applied adds an event of customer cus_1 that occurred at a minute, with its outcome.
+func (e *env) applied(t *testing.T, n, minute int, status string) int64 {
+	t.Helper()
+	key, occurred := fmt.Sprintf("evt_%d", n), time.Now().Add(time.Duration(minute-10)*time.Minute)
+	body := fmt.Sprintf(`{"id": %q, "object": "event", "created": %d, "type": "customer.updated",
+		"data": {"object": {"id": "cus_1", "object": "customer", "created": 1, "name": "N%d"}}}`, key,
+		occurred.Unix(), n)
+	number := e.add(t, thing{key: key, eventType: "customer.updated", objectType: "customer", objectID: "cus_1",
+		body: body, occurred: occurred, state: fmt.Sprintf(`{"name": "N%d"}`, n), status: status, reason: "because"})
+	e.db.Exec(t, `UPDATE outcomes SET at = at + $2 * interval '1 minute' WHERE event_id = $1`, number, n)
+	return number
+}
+
+// The page of an object has its events, with what each changed. Two of them can be compared, and a
+// time can be chosen.
+func TestObject_history_isComparedByEventAndTime(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	b := e.browser()
+	const object = Prefix + "objects/stripe/customer/cus_1"
+	first := e.applied(t, 1, 5, "applied")
+	if p := b.get(t, object); strings.Contains(p.body, "<figure") || !strings.Contains(p.text(), "first state") {
+		t.Errorf("one event: %s", p.text())
+	}
+	late := e.applied(t, 2, 1, "stale")
+	last := e.applied(t, 3, 9, "applied")
+	p := b.get(t, object)
+	for _, text := range []string{"Order of occurrence", "+0 −0 ~1", "Compare two events", "State at a time"} {
+		if !strings.Contains(p.text(), text) {
+			t.Errorf("without %q: %s", text, p.text())
+		}
+	}
+	// The late event is the first above and the second below.
+	if want := fmt.Sprintf(`<a href="%sevents/%d" class="mark quiet"><title>customer.updated, stale: occurred`, Prefix,
+		late); !strings.Contains(p.body, want) || !strings.Contains(p.body, `<line x1="14" y1="30" x2="78" y2="82"/>`) {
+		t.Errorf("without %s: %s", want, p.body)
+	}
+	at := func(from time.Duration) string {
+		return url.QueryEscape(time.Now().Add(from).UTC().Format(time.RFC3339))
+	}
+	from, to := fmt.Sprint(first), fmt.Sprint(last)
+	for path, texts := range map[string][]string{
+		"/diff?from=" + from + "&to=" + to:             {`state.name"N1""N3"`, "the other direction"},
+		"/diff?to=" + to:                               {`state.name"N1""N3"`},
+		"/diff?to=" + from:                             {"no event was applied before", "Nothing before"},
+		"/diff?from=" + fmt.Sprint(late) + "&to=" + to: {`"N2""N3"`, "stale"},
+		"/diff?filter=1&from=" + from + "&to=":         {""},
+		"/at?time=" + at(150*time.Second):              {"name N1"},
+		"/at?time=" + at(5*time.Minute):                {"name N3", "differences to the present object"},
+	} {
+		p := b.get(t, object+path)
+		if strings.Contains(path, "filter=1") {
+			if to := p.header.Get("Location"); to != object+"/diff?from="+from {
+				t.Errorf("%s leads to %s", path, to)
+			}
+			continue
+		}
+		for _, text := range texts {
+			if p.status != http.StatusOK || !strings.Contains(p.text(), text) {
+				t.Errorf("%s: %d without %q: %.3000s", path, p.status, text, p.text())
+			}
+		}
+	}
+	for path, want := range map[string]string{
+		"/diff?to=1":  "is not one of object customer cus_1",
+		"/at":         "give time",
+		"/at?time=3d": "no event was applied to it until",
+		"/at?x=1":     "x",
+	} {
+		if p := b.get(t, object+path); p.status < 400 || p.status > 404 || !strings.Contains(p.text(), want) {
+			t.Errorf("%s: %d %.2000s", path, p.status, p.text())
+		}
+	}
+}
+
+// A process without sources says why it shows no states, and still shows the events.
+func TestObject_historyWithoutSources_saysWhy(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, func(o *Options) { o.Endpoints = nil })
+	e.applied(t, 1, 5, "applied")
+	e.applied(t, 2, 6, "applied")
+	p := e.browser().get(t, Prefix+"objects/stripe/customer/cus_1")
+	for _, text := range []string{"States are not shown: this process has no configuration", "not configured",
+		"Applied"} {
+		if !strings.Contains(p.text(), text) {
+			t.Errorf("without %q: %s", text, p.text())
+		}
+	}
+}
+
+// reject stores a rejected delivery of the source stripe that is signed with a secret.
+func (e *env) reject(t *testing.T, n int, secret string) {
+	t.Helper()
+	p, at := stripe.Stripe{}, time.Now().Add(-time.Hour)
+	sample, err := p.MakeVariant(p.Samples()[0], n, at, true)
+	must(t, err)
+	d, err := p.Sign(&provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "first",
+		Value: []byte(secret)}}}, sample, at)
+	must(t, err)
+	e.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
+		VALUES ($1, 'wrong_signature', 'none of 1 secrets', '203.0.113.7', $2,
+			jsonb_build_object('Stripe-Signature', $3::text), $4, length($4::bytea))`,
+		e.source, at, d.Header.Get("Stripe-Signature"), d.Body)
+}
+
+// Rejections are grouped with their probable cause. A form stores exactly the deliveries that its
+// page shows as valid.
+func TestRejections_verifyAgain_reprocessesTheValidOnes(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	b := e.browser()
+	for n := range 3 {
+		e.reject(t, n, secretCanary)
+	}
+	e.reject(t, 3, "whsec_forged")
+	p := b.get(t, Prefix+"rejections")
+	for _, text := range []string{"By source and reason", "203.0.113.7 (4)", "every delivery of stripe is rejected",
+		"verify again"} {
+		if !strings.Contains(p.text(), text) {
+			t.Errorf("without %q: %s", text, p.text())
+		}
+	}
+	for path, text := range map[string]string{"rejections/1": "The delivery is valid now",
+		"rejections/4":            "not valid with the present secrets either",
+		"rejections/verify?ids=4": "No delivery is valid now."} {
+		if p := b.get(t, Prefix+path); !strings.Contains(p.text(), text) || strings.Contains(p.body, secretCanary) {
+			t.Errorf("%s: %s", path, p.text())
+		}
+	}
+	p = b.get(t, Prefix+"rejections/verify?"+url.Values{"source": {"stripe"},
+		"rejection_reason": {"wrong_signature"}}.Encode())
+	if want := "Valid now: 3 of 4 deliveries, with 3 events. Rejected now too: 1 wrong signature."; !strings.Contains(
+		p.text(), want) {
+		t.Fatalf("without %q: %d %s", want, p.status, p.text())
+	}
+	e.reject(t, 5, secretCanary) // after the page was read
+	if to := b.submit(t, p, "Reprocess 3 deliveries"); to.status != http.StatusBadRequest ||
+		!strings.Contains(to.text(), "give a reason") {
+		t.Errorf("without a reason: %d %s", to.status, to.text())
+	}
+	p = b.get(t, Prefix+"rejections/verify?ids=1,2,3,4")
+	to := b.submit(t, p, "Reprocess 3 deliveries", "p.reason", "rotated")
+	if location := to.header.Get("Location"); to.status != http.StatusSeeOther ||
+		location != Prefix+"audit?action=rejections+reprocess" {
+		t.Errorf("%d %s %s", to.status, location, to.text())
+	}
+	if left := fmt.Sprint(e.db.QueryStrings(t, `SELECT id::text FROM rejections ORDER BY id`)); left != "[4 5]" {
+		t.Errorf("rejections %s are left", left)
+	}
+	p = b.get(t, Prefix+"rejections/verify?ids=5")
+	to = b.submit(t, p, "Reprocess 1 delivery", "p.reason", "rotated")
+	if p := b.get(t, to.header.Get("Location")); len(p.all("tr")) != 2 {
+		t.Errorf("%s leads to %s", to.header.Get("Location"), p.text())
+	}
+	if p := b.get(t, Prefix+"rejections/verify?ids=5"); p.status != http.StatusNotFound {
+		t.Errorf("stored: %d %s", p.status, p.text())
+	}
+}
+
+// Failures are grouped by reason, and each group leads to its retry.
+func TestFailures_groups_leadToTheRetry(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	b := e.browser()
+	if p := b.get(t, Prefix+"failures"); !strings.Contains(p.text(), "No event has failed or is dead.") {
+		t.Errorf("none: %s", p.text())
+	}
+	for i := range 3 {
+		e.add(t, thing{key: fmt.Sprint("evt_", i), eventType: "invoice.paid", objectType: "invoice", objectID: "in_1",
+			body: "{}", status: "dead", reason: fmt.Sprintf("the customer cus_%d00%d does not exist", i, i)})
+	}
+	e.add(t, thing{key: "evt_9", body: "{}", status: "failed", reason: "PostgreSQL is unavailable"})
+	p := b.get(t, Prefix+"failures?type=invoice.*")
+	if !strings.Contains(p.text(), "the customer cus_… does not exist") || strings.Contains(p.text(), "unavailable") {
+		t.Errorf("%s", p.text())
+	}
+	want := Prefix + "runs/new/retry?failure=the+customer+cus_&status=dead&type=invoice.%2A"
+	if links := strings.Join(p.links(), "\n"); !strings.Contains(links, want) {
+		t.Errorf("without %s: %s", want, links)
+	}
+	if p := b.get(t, want); p.status != http.StatusOK || !strings.Contains(p.text(), "3") {
+		t.Errorf("retry: %d %s", p.status, p.text())
+	}
+}
