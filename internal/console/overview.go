@@ -10,12 +10,16 @@ import (
 	"github.com/postern-gateway/postern/internal/operations"
 )
 
+// activityText explains the charts.
+const activityText = "The charts count what the processes reported, with a delay of up to 10 s. After a crash, the counts " +
+	"of the last 10 s are missing."
+
 // overviewRefresh is the number of seconds after which the overview is read again.
 const overviewRefresh = 10
 
 // overviewPage shows what needs an operator, and what happens now.
 func overviewPage(ctx context.Context, r *request) (*view, error) {
-	v := &view{Title: "Overview", Refresh: overviewRefresh}
+	v := &view{Title: "Overview", Text: activityText, Refresh: overviewRefresh}
 	attention, err := r.attentionBlock(ctx)
 	if err != nil {
 		return nil, err
@@ -24,7 +28,7 @@ func overviewPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	sources, err := r.sourcesBlock(ctx, "")
+	sources, err := r.sourcesBlock(ctx, "", true)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +80,11 @@ func (r *request) attentionBlock(ctx context.Context) (block, error) {
 // activityCharts draw what happened to one source or to all: deliveries and outcomes.
 func (r *request) activityCharts(ctx context.Context, source, since string) ([]block, error) {
 	p := operations.ActivityParams{Source: source}
-	if err := operations.Parse(&p, map[string]string{"since": since}); err != nil {
+	texts := map[string]string{"since": since}
+	if since == "24h" {
+		texts["step"] = activity.Hour
+	}
+	if err := operations.Parse(&p, texts); err != nil {
 		return nil, err
 	}
 	points, err := operations.Activity(ctx, r.c.Pages, p)
@@ -88,9 +96,8 @@ func (r *request) activityCharts(ctx context.Context, source, since string) ([]b
 		step = time.Hour
 	}
 	a := newActivityChart(r, points, step, source)
-	note := "Each bar is " + durationText(step) + ". The counts are up to 10 s old, and not exact after a crash."
 	return []block{
-		{ID: "deliveries", Heading: "Deliveries, last " + since, Text: note,
+		{ID: "deliveries", Heading: "Deliveries, last " + since,
 			Chart: newChart("Deliveries by time", a.titles, a.hrefs, []series{
 				a.series("stored", "good", func(c *activity.Counts) int64 { return c.Stored }),
 				a.series("duplicates", "", func(c *activity.Counts) int64 { return c.Duplicates }),

@@ -17,7 +17,7 @@ func (c *Console) sourcePages() map[string]page {
 }
 
 func sourcesPage(ctx context.Context, r *request) (*view, error) {
-	b, err := r.sourcesBlock(ctx, r.URL.Query().Get("cursor"))
+	b, err := r.sourcesBlock(ctx, r.URL.Query().Get("cursor"), false)
 	if err != nil {
 		return nil, err
 	}
@@ -26,8 +26,8 @@ func sourcesPage(ctx context.Context, r *request) (*view, error) {
 		Blocks: []block{b}}, nil
 }
 
-// sourcesBlock lists the sources with the last event of each.
-func (r *request) sourcesBlock(ctx context.Context, cursor string) (block, error) {
+// sourcesBlock lists the sources with the last event of each; active: only those with an event.
+func (r *request) sourcesBlock(ctx context.Context, cursor string, active bool) (block, error) {
 	found, err := operations.Sources(ctx, r.c.Pages, r.c.endpoints(), operations.Page{Cursor: cursor})
 	if err != nil {
 		return block{}, err
@@ -37,8 +37,14 @@ func (r *request) sourcesBlock(ctx context.Context, cursor string) (block, error
 	if found.Next != "" {
 		t.More = query(path("sources"), "cursor", found.Next)
 	}
+	b := block{ID: "sources", Heading: "Sources", Table: t}
+	without := 0
 	for i := range found.Items {
 		s := &found.Items[i]
+		if active && s.LastEventAt.IsZero() {
+			without++
+			continue
+		}
 		last := r.shortTime(s.LastEventAt.Time)
 		if !s.LastEventAt.IsZero() {
 			last.Sub = agoText(r.now.Sub(s.LastEventAt.Time))
@@ -50,7 +56,13 @@ func (r *request) sourcesBlock(ctx context.Context, cursor string) (block, error
 		t.Rows = append(t.Rows, []cell{link(s.Name, path("sources", s.Name)), text(s.Provider), last, sourceState(s), secrets,
 			endpoint})
 	}
-	return block{ID: "sources", Heading: "Sources", Table: t}, nil
+	if without > 0 {
+		all := link("all sources", path("sources"))
+		b.Notes = []note{{Tone: "info", Text: fmt.Sprintf("%d sources have not reported an event yet. Each reports once a "+
+			"minute.", without), Link: &all}}
+		t.Empty = ""
+	}
+	return b, nil
 }
 
 func sourceState(s *operations.Source) cell {
@@ -60,7 +72,7 @@ func sourceState(s *operations.Source) cell {
 	case !s.Configured:
 		return cell{Text: "not configured here", Badge: true}
 	case s.LastEventAt.IsZero():
-		return cell{Text: "no delivery yet", Badge: true}
+		return cell{Text: "no event reported", Badge: true}
 	}
 	return cell{Text: "active", Badge: true, Tone: "good"}
 }
@@ -140,7 +152,7 @@ func (r *request) typesBlock(ctx context.Context, source string) (block, error) 
 		return block{}, err
 	}
 	t := &table{Columns: []string{"Event type", "Events", "Last", "Usual gap", "State"},
-		Empty: "No delivery has brought an event yet.",
+		Empty: "No event is reported yet. Processes report once a minute.",
 		Curl:  curlLine(r, "/api/v1/source-types", map[string]string{"source": source})}
 	for i := range found.Items {
 		e := &found.Items[i]
