@@ -96,20 +96,17 @@ func (r *request) activityCharts(ctx context.Context, source, since string) ([]b
 		step = time.Hour
 	}
 	a := newActivityChart(r, points, step, source)
-	return []block{
-		{ID: "deliveries", Heading: "Deliveries, last " + since,
-			Chart: newChart("Deliveries by time", a.titles, a.hrefs, []series{
-				a.series("stored", "good", func(c *activity.Counts) int64 { return c.Stored }),
-				a.series("duplicates", "", func(c *activity.Counts) int64 { return c.Duplicates }),
-				a.series("conflicts", "warning", func(c *activity.Counts) int64 { return c.Conflicts }),
-				a.series("rejected", "bad", func(c *activity.Counts) int64 { return c.Rejected })})},
-		{ID: "outcomes", Heading: "Outcomes, last " + since,
-			Chart: newChart("Outcomes by time", a.titles, a.hrefs, []series{
-				a.series("applied", "good", func(c *activity.Counts) int64 { return c.Applied }),
-				a.series("unchanged or stale", "", func(c *activity.Counts) int64 { return c.Unchanged + c.Stale + c.Ignored }),
-				a.series("ambiguous or failed", "warning", func(c *activity.Counts) int64 { return c.Ambiguous + c.Failed }),
-				a.series("dead", "bad", func(c *activity.Counts) int64 { return c.Dead })})},
-	}, nil
+	return []block{{ID: "activity", Charts: []*chart{
+		newChart("Deliveries, last "+since, a.titles, a.hrefs, []series{
+			a.series("stored", "good", func(c *activity.Counts) int64 { return c.Stored }),
+			a.series("duplicates", "", func(c *activity.Counts) int64 { return c.Duplicates }),
+			a.series("conflicts", "warning", func(c *activity.Counts) int64 { return c.Conflicts }),
+			a.series("rejected", "bad", func(c *activity.Counts) int64 { return c.Rejected })}),
+		newChart("Outcomes, last "+since, a.titles, a.hrefs, []series{
+			a.series("applied", "good", func(c *activity.Counts) int64 { return c.Applied }),
+			a.series("unchanged, stale", "", func(c *activity.Counts) int64 { return c.Unchanged + c.Stale + c.Ignored }),
+			a.series("ambiguous, failed", "warning", func(c *activity.Counts) int64 { return c.Ambiguous + c.Failed }),
+			a.series("dead", "bad", func(c *activity.Counts) int64 { return c.Dead })})}}}, nil
 }
 
 // activityChart are the steps of a chart, each with its counts.
