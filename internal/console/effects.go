@@ -188,14 +188,17 @@ func effectActions(r *request, e *effects.View) (all []action) {
 	}
 	if step := unknownStep(e); step != nil {
 		change("resolve", "Say whether "+stepName(step)+" was executed. Check at the destination first.", false,
-			param(input{Name: "step", Label: "step", Kind: "text", Value: step.Step, Required: true}),
-			param(input{Name: "done", Label: "executed", Kind: "select", Required: true,
-				Choices: []value{{"yes, it was executed", "true"}, {"no, it was not executed", "false"}}}),
-			param(input{Name: "captured", Label: "values of its response, as a JSON object", Kind: "textarea",
-				Help: strings.Join(step.Captures, ", ")}))
+			input{Name: "step", Label: "step", Kind: "text", Value: step.Step, Required: true},
+			input{Name: "done", Label: "executed", Kind: "select", Required: true,
+				Choices: []value{{"yes, it was executed", "true"}, {"no, it was not executed", "false"}}},
+			input{Name: "captured", Label: "values of its response, as a JSON object", Kind: "textarea",
+				Help: strings.Join(step.Captures, ", ")})
 	}
 	switch e.State {
 	case effects.Failed, effects.Review:
+		if unknownStep(e) != nil {
+			break // only its outcome decides what is next
+		}
 		change("retry", "A processor tries the next step again now.", false)
 	case effects.AwaitingApproval, effects.Planned, effects.Running, effects.Done, effects.Rejected, effects.Expired,
 		effects.Superseded:
@@ -206,17 +209,11 @@ func effectActions(r *request, e *effects.View) (all []action) {
 	case effects.Done, effects.Rejected:
 		if undo := undoable(e); undo > 0 && !e.Compensating {
 			change("compensate", "Completed steps are undone, the last one first: "+groupDigits(int64(undo))+".", true,
-				param(input{Name: "partial", Label: "undo what can be undone, and keep the rest", Kind: "checkbox"}))
+				input{Name: "partial", Label: "undo what can be undone, and keep the rest", Kind: "checkbox"})
 		}
 	case effects.Running, effects.Expired, effects.Superseded:
 	}
 	return all
-}
-
-// param makes an input a parameter of the request of a form.
-func param(in input) input {
-	in.Name = paramPrefix + in.Name
-	return in
 }
 
 // unknownStep returns a step whose outcome is unknown, or whose response lacked values; nil for

@@ -188,7 +188,7 @@ func spoolBlocks(ctx context.Context, r *request) ([]block, error) {
 			Reason: "required", Text: "Only for a spool whose disk is lost. No redaction waits for it any more, and " +
 				"its deliveries are lost.", Path: "/api/v1/spools/" + url.PathEscape(s.Name) + "/remove",
 			Then:   path("health"),
-			Inputs: []input{param(input{Name: "force", Label: "also if its content is not known", Kind: "checkbox"})}}))
+			Inputs: []input{input{Name: "force", Label: "also if its content is not known", Kind: "checkbox"}}}))
 	}
 	if found.Next != "" {
 		b.Notes = append(b.Notes, note{Tone: "info", Text: "There are more spools; postern spool list shows all."})

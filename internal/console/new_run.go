@@ -103,8 +103,8 @@ func replayText(o *replay.Params) string {
 }
 
 func rateInput(value string) input {
-	return param(input{Name: "rate", Label: "events per second (optional)", Kind: "number", Value: value,
-		Help: "limits the run, so that live traffic keeps its latency"})
+	return input{Name: "rate", Label: "events per second (optional)", Kind: "number", Value: value,
+		Help: "limits the run, so that live traffic keeps its latency"}
 }
 
 // absoluteTimes are the parameters as fixed values. Relative times become absolute ones, so that

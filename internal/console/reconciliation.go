@@ -246,8 +246,8 @@ func valuesOf(texts map[string]string) (all []value) {
 
 // keyInput is the control for an idempotency key of the operator's own.
 func keyInput() input {
-	return param(input{Name: "idempotency_key", Label: "idempotency key (optional)", Kind: "text",
-		Help: "a second request with the same key gets the same run"})
+	return input{Name: "idempotency_key", Label: "idempotency key (optional)", Kind: "text",
+		Help: "a second request with the same key gets the same run"}
 }
 
 // stayBlock says what a run does not touch, and why.
