@@ -43,22 +43,20 @@ func (r *request) form(a action) action {
 // page of the result. The API checks the role, the parameters and the idempotency key, and writes
 // the audit.
 func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
-	hr.Body = http.MaxBytesReader(w, hr.Body, maxFormBytes)
 	r, err := c.newRequest(w, hr)
 	if err == nil {
-		err = r.ParseForm()
+		err = parseForm(r)
 	}
 	if err == nil {
 		err = c.checkForm(r)
 	}
-	if err == nil && c.ReadOnly {
-		err = admin.NewProblem("role", r.mayChange())
+	if why := r.mayChange(); err == nil && why != "" {
+		err = admin.NewProblem("role", why)
+	}
+	if err == nil {
+		err = checkTyped(r.PostForm)
 	}
 	if err != nil {
-		c.fail(w, r, err)
-		return
-	}
-	if err := checkTyped(r.PostForm); err != nil {
 		c.fail(w, r, err)
 		return
 	}
@@ -68,6 +66,14 @@ func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
 		return
 	}
 	http.Redirect(w, hr, resultPath(r.PostForm.Get("then"), response), http.StatusSeeOther)
+}
+
+// parseForm reads a form. Errors: *admin.Problem.
+func parseForm(r *request) error {
+	if err := r.ParseForm(); err != nil {
+		return admin.NewProblem("invalid", "The form cannot be read: "+err.Error()+".")
+	}
+	return nil
 }
 
 // typedFrom is the number of events from which the operator must type the number that a preview
@@ -112,8 +118,8 @@ const (
 
 // callAPI executes the request of a form. Errors: *admin.Problem.
 func (c *Console) callAPI(ctx context.Context, r *request) ([]byte, error) {
-	target, err := url.Parse(r.PostForm.Get("path"))
-	if err != nil || target.Host != "" || !strings.HasPrefix(target.Path, apiPrefix) || target.RawQuery != "" {
+	target := r.PostForm.Get("path")
+	if !isAPIPath(target) {
 		return nil, admin.NewProblem("invalid", "The form names no path of the API.")
 	}
 	params := map[string]string{}
@@ -124,7 +130,7 @@ func (c *Console) callAPI(ctx context.Context, r *request) ([]byte, error) {
 			params[param] = ""
 		}
 	}
-	return c.request(ctx, r, http.MethodPost, target.EscapedPath(), params, r.PostForm.Get("key"))
+	return c.request(ctx, r, http.MethodPost, target, params, r.PostForm.Get("key"))
 }
 
 // readAPI reads what only the API of this process can tell: its policy, its connections, and dry
@@ -171,6 +177,15 @@ func (c *Console) request(ctx context.Context, r *request, method, path string, 
 		return nil, err
 	}
 	return nil, &p
+}
+
+// isAPIPath reports whether an address is a path of the API and nothing else, and is the same path
+// for each program that reads it.
+func isAPIPath(address string) bool {
+	u, err := url.Parse(address)
+	return err == nil && strings.HasPrefix(address, apiPrefix) && u.RequestURI() == address && u.RawQuery == "" &&
+		!u.ForceQuery && !strings.ContainsAny(address, `\#`) && !hasDotSegments(u.Path) &&
+		strings.Count(u.Path, "/") == strings.Count(address, "/")
 }
 
 // resultPath returns the page after a change. A name in braces stands for that member of the

@@ -47,9 +47,13 @@ func (c *Console) secure(next http.Handler) http.Handler {
 				". Use 127.0.0.1 or localhost, or add the name to console.hosts.")
 			return
 		}
+		hr.Body = http.MaxBytesReader(w, hr.Body, maxFormBytes)
 		next.ServeHTTP(w, hr)
 	})
 }
+
+// maxFormBytes limits the body of a form.
+const maxFormBytes = 256 << 10
 
 // isKnownHost reports whether a browser may use this host name. A web page can point its own name
 // to any address, but not an IP address or localhost.

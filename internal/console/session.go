@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -71,11 +72,17 @@ func loginPath(wanted *url.URL) string {
 // ownPath returns an address of the console, and its first page for any other address.
 func ownPath(address string) string {
 	u, err := url.Parse(address)
-	if err != nil || u.Host != "" || u.Scheme != "" || !strings.HasPrefix(u.Path, Prefix) ||
-		strings.Contains(address, "\\") || strings.HasPrefix(address, "//") || strings.Contains(u.Path, "/..") {
+	if err != nil || u.Host != "" || u.Scheme != "" || !strings.HasPrefix(u.Path, Prefix) || hasDotSegments(u.Path) ||
+		strings.Contains(address, "\\") || strings.HasPrefix(address, "//") {
 		return Prefix
 	}
 	return u.RequestURI()
+}
+
+// hasDotSegments reports whether a browser would lead a path to another folder than its first
+// letters say.
+func hasDotSegments(path string) bool {
+	return slices.ContainsFunc(strings.Split(path, "/"), func(s string) bool { return s == "." || s == ".." })
 }
 
 func (c *Console) showLogin(w http.ResponseWriter, hr *http.Request) {
@@ -87,12 +94,8 @@ func (c *Console) showLogin(w http.ResponseWriter, hr *http.Request) {
 	c.render(w, r, http.StatusOK, loginView(hr.FormValue("next"), ""))
 }
 
-// maxFormBytes limits the body of a form.
-const maxFormBytes = 256 << 10
-
 // login exchanges a token for a session. The session has a new id, whatever the browser sent.
 func (c *Console) login(w http.ResponseWriter, hr *http.Request) {
-	hr.Body = http.MaxBytesReader(w, hr.Body, maxFormBytes)
 	r, _ := c.newRequest(w, hr)
 	next := ownPath(hr.PostFormValue("next"))
 	address := addressOf(hr)
@@ -145,7 +148,6 @@ func (c *Console) logout(w http.ResponseWriter, hr *http.Request) {
 
 // saveSettings stores the browser's time zone and theme in cookies.
 func (c *Console) saveSettings(w http.ResponseWriter, hr *http.Request) {
-	hr.Body = http.MaxBytesReader(w, hr.Body, maxFormBytes)
 	const year = 365 * 24 * 3600
 	if zone := hr.PostFormValue("zone"); zone != "" && len(zone) <= 64 {
 		if _, err := time.LoadLocation(zone); err == nil {
