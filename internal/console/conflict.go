@@ -57,7 +57,7 @@ func conflictPage(ctx context.Context, r *request) (*view, error) {
 		stored.Document = newDocument(e.Body, eventPath(e.ID)+"?download")
 	}
 	v.Blocks = append(v.Blocks, stored, block{ID: "later", Heading: "Body of the later delivery", Folded: true,
-		Document: newDocument(c.Body, r.URL.Path+"?download")})
+		Document: newDocument(c.Body, r.URL.EscapedPath()+"?download")})
 	return v, nil
 }
 

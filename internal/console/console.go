@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -129,6 +130,9 @@ func (c *Console) serve(p page) http.Handler {
 		start := c.Now()
 		r, err := c.newRequest(w, hr)
 		if err == nil {
+			err = checkAddress(hr.URL)
+		}
+		if err == nil {
 			ctx, cancel := context.WithTimeout(hr.Context(), pageTimeout)
 			defer cancel()
 			var v *view
@@ -140,6 +144,21 @@ func (c *Console) serve(p page) http.Handler {
 		}
 		c.fail(w, r, err)
 	})
+}
+
+// checkAddress returns an error for an address with a text that the database cannot compare.
+func checkAddress(u *url.URL) error {
+	if err := operations.CheckStorable("the path", u.Path); err != nil {
+		return err
+	}
+	for _, given := range u.Query() {
+		for _, text := range given {
+			if err := operations.CheckStorable("a parameter", text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // fail writes the page of an error: what happened, and what to do next.

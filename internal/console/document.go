@@ -123,7 +123,7 @@ func (p *treeParser) value(name string, depth int) (*node, error) {
 
 func (p *treeParser) valueOf(t json.Token, name string, depth int) (*node, error) {
 	p.nodes++
-	n := &node{Name: visible(name), Open: depth < openDepth}
+	n := &node{Name: p.shorten(name), Open: depth < openDepth}
 	switch t := t.(type) {
 	case json.Delim:
 		if depth >= maxDocumentDepth {
@@ -135,21 +135,26 @@ func (p *treeParser) valueOf(t json.Token, name string, depth int) (*node, error
 		}
 		return n, p.children(n, depth)
 	case string:
-		n.Kind = "string"
-		if runes := []rune(t); len(runes) > maxStringRunes {
-			t, p.cut = string(runes[:maxStringRunes])+"…", true
-		}
-		n.Text = visible(t)
+		n.Kind, n.Text = "string", p.shorten(t)
 	case json.Number:
-		n.Kind, n.Text = "number", t.String()
+		n.Kind, n.Text = "number", p.shorten(t.String())
 	default:
 		n.Kind, n.Text = "literal", fmt.Sprint(t)
 		if t == nil {
 			n.Text = "null"
 		}
 	}
-	p.size += len(n.Text)
+	p.size += len(n.Text) + len(n.Name)
 	return n, nil
+}
+
+// shorten returns what is shown of a text.
+func (p *treeParser) shorten(s string) string {
+	if runes := []rune(s); len(runes) > maxStringRunes {
+		p.cut = true
+		return visible(string(runes[:maxStringRunes])) + "…"
+	}
+	return visible(s)
 }
 
 // children reads the members or elements of n. It counts those beyond the bounds.

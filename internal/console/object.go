@@ -60,7 +60,7 @@ func objectPage(ctx context.Context, r *request) (*view, error) {
 	}
 	if !o.Redacted {
 		v.Blocks = append(v.Blocks, block{ID: "state", Heading: "State",
-			Document: newDocument(o.State, r.URL.Path+"?"+encode(map[string]string{"account": o.Account,
+			Document: newDocument(o.State, r.URL.EscapedPath()+"?"+encode(map[string]string{"account": o.Account,
 				"download": ""}))})
 	}
 	return v, nil
@@ -185,7 +185,7 @@ func objectActions(r *request, o *versioning.View) []action {
 			"from " +
 			"the provider's API. That state wins over the stored one, whatever their versions are. Events that were " +
 			"received before do not count any more. This cannot be undone.", Path: "/api/v1/objects/overwrite",
-			Reason: "required", Then: Prefix + "runs/{id}"}),
+			Reason: "required", Then: Prefix + "runs/{run}"}),
 	}
 }
 

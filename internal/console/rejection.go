@@ -53,7 +53,7 @@ func rejectionPage(ctx context.Context, r *request) (*view, error) {
 		v.Blocks = append(v.Blocks, block{ID: "headers", Heading: "Stored headers", Fields: headers})
 	}
 	v.Blocks = append(v.Blocks, block{ID: "body", Heading: "Body", Document: newDocument(x.Body,
-		r.URL.Path+"?download")})
+		r.URL.EscapedPath()+"?download")})
 	return v, nil
 }
 

@@ -18,6 +18,7 @@ var templateFiles embed.FS
 func parseTemplates(files *assets) (*template.Template, error) {
 	t, err := template.New("").Funcs(template.FuncMap{
 		"asset": func(name string) string { return Prefix + "assets/" + files.names[name] },
+		"shown": shown,
 		"sub":   func(a, b int) int { return a - b },
 		"add":   func(a, b int) int { return a + b },
 		"mul":   func(a, b int) int { return a * b },

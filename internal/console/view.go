@@ -43,10 +43,12 @@ type block struct {
 	Text        string
 	Notes       []note
 	// Presets are links to useful selections.
-	Presets  []cell
-	Filter   *filter
-	Fields   []field
-	Chart    *chart
+	Presets []cell
+	Filter  *filter
+	Fields  []field
+	Chart   *chart
+	// Charts are side by side where there is room, each with its label as heading.
+	Charts   []*chart
 	Timeline *timeline
 	Lanes    *lanes
 	Table    *table
@@ -292,6 +294,14 @@ func visible(s string) string {
 	return b.String()
 }
 
+// shown makes texts of data visible in templates. Texts that are visible already stay as they are.
+func shown(of any) any {
+	if s, ok := of.(string); ok {
+		return visible(s)
+	}
+	return of
+}
+
 func isHidden(c rune) bool {
 	return c != '\n' && c != '\t' && (unicode.Is(unicode.Cc, c) || unicode.Is(unicode.Cf, c) && c != '\u200d' &&
 		c != '\u200c' || c == '\u2028' || c == '\u2029')
@@ -309,13 +319,16 @@ func button(c cell) cell {
 	return c
 }
 
-// shorten cuts a long text. The whole text appears on pointing.
+// maxTitleRunes limits a text that appears on pointing.
+const maxTitleRunes = 1000
+
+// shorten cuts a long text. More of the text appears on pointing.
 func shorten(s string, most int) cell {
 	runes := []rune(visible(s))
 	if len(runes) <= most {
 		return cell{Text: string(runes)}
 	}
-	return cell{Text: string(runes[:most]) + "…", Title: string(runes)}
+	return cell{Text: string(runes[:most]) + "…", Title: string(runes[:min(len(runes), maxTitleRunes)])}
 }
 
 // path builds an address of the console from path elements.
