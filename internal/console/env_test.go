@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -67,11 +68,12 @@ func newEnv(t *testing.T, change ...func(*Options)) *env {
 		"shop": "shopify"})
 	must(t, err)
 	e.source = known.Number["stripe"]
+	e.db.Exec(t, `UPDATE sources SET api_reads = '{events,objects,object}'`)
 	cfg, err := config.Parse([]byte(envConfig), func(string) string { return "" })
 	must(t, err)
 	e.pool = e.db.Role(t, "operator")
 	o := Options{Pages: e.pool, Sessions: e.pool, Name: "test", Version: "v0", Logger: testkit.Logger(t),
-		Tokens: &adminauth.TokenCache{DB: e.pool}, Endpoints: cfg.Endpoints}
+		Tokens: tokens{e.pool}, Endpoints: cfg.Endpoints}
 	for _, f := range change {
 		f(&o)
 	}
@@ -84,10 +86,22 @@ func newEnv(t *testing.T, change ...func(*Options)) *env {
 	}
 	e.console, err = New(o)
 	must(t, err)
-	server := httptest.NewServer(e.console)
-	t.Cleanup(server.Close)
-	e.url = server.URL
+	e.url = serve(t, e.console)
 	return e
+}
+
+// serve starts a server on loopback and returns its address.
+func serve(t *testing.T, h http.Handler) string {
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// tokens checks tokens without a cache, so that new ones are valid at once.
+type tokens struct{ pool *pgxpool.Pool }
+
+func (k tokens) Check(ctx context.Context, secret string) (string, adminauth.Role, error) {
+	return (&adminauth.TokenCache{DB: k.pool}).Check(ctx, secret)
 }
 
 func requireTokens(o *Options) { o.RequireTokens = true }
@@ -175,7 +189,12 @@ func (e *env) fill(t *testing.T, mark string) {
 			objectType: "customer" + mark, objectID: fmt.Sprint("cus_", i%2, mark), body: jsonText(mark),
 			state: jsonText(mark), status: status, reason: "because " + mark, headers: jsonText(mark)})
 	}
-	mark = events.SanitizeText(mark)
+	e.fillOthers(t, events.SanitizeText(mark))
+}
+
+// fillOthers adds the things that no event brings.
+func (e *env) fillOthers(t *testing.T, mark string) {
+	t.Helper()
 	for _, statement := range fillStatements {
 		e.db.Exec(t, "WITH given AS (SELECT $1::int, $2::text, $3::text) "+parameters.Replace(statement), e.source,
 			mark, jsonText(mark))
@@ -186,11 +205,11 @@ func (e *env) fill(t *testing.T, mark string) {
 var parameters = strings.NewReplacer("SOURCE", "$1::int", "TEXT", "$2::text", "JSON", "$3::text::jsonb", "BODY",
 	"convert_to($3, 'UTF8')")
 
-// fillStatements add the things that no event brings.
 var fillStatements = []string{
 	`INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at, headers,
 		verification, body)
-	SELECT source, id, event_id, event_type, account, '\x01', now(), JSON, '{}', BODY FROM events LIMIT 1`,
+	SELECT source, id, event_id, event_type, account, decode(md5(TEXT), 'hex'), now(), JSON, '{}', BODY FROM events
+		LIMIT 1`,
 	`INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
 	VALUES (SOURCE, 'wrong_signature', TEXT, TEXT, now(), JSON, BODY, 1)`,
 	`INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, ended_at, updated_at)
@@ -205,6 +224,8 @@ var fillStatements = []string{
 	VALUES (1, SOURCE, TEXT, TEXT, 'a' || TEXT, 'mirror_older',
 			jsonb_build_array(jsonb_build_object('path', TEXT, 'before', null, 'after', TEXT)), TEXT, 1),
 		(1, SOURCE, TEXT, TEXT, 'b' || TEXT, 'orphan', '[]', TEXT, NULL)`,
+	`INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
+	VALUES (SOURCE, '', 1, now(), now(), 0, '{}') ON CONFLICT DO NOTHING`,
 	`INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_by, requested_at, due,
 		start_after, attempts, error, lease_owner, lease_until)
 	VALUES (SOURCE, TEXT, TEXT, TEXT, 'ambiguous', TEXT, now(), now(), 1790000000000001, 2, TEXT, '', '-infinity')`,
@@ -212,7 +233,8 @@ var fillStatements = []string{
 	VALUES (SOURCE, TEXT, 'events', now(), now(), 1, now())`,
 	`INSERT INTO schedules (name, job, cron, time_zone, overlap, missed, parameters, planned_at, skipped,
 		skipped_reason, paused_by, configured_at)
-	VALUES ('nightly' || TEXT, 'replay', '30 3 * * *', 'UTC', 'skip', 'run', jsonb_build_object('type', TEXT), now(), 1, TEXT, TEXT, now())`,
+	VALUES ('nightly' || TEXT, 'replay', '30 3 * * *', 'UTC', 'skip', 'run',
+		jsonb_build_object('type', TEXT), now(), 1, TEXT, TEXT, now())`,
 	`INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
 		template_data, state, reason, destination, planned_at, updated_at)
 	SELECT n || TEXT, 1, 'mail' || TEXT, SOURCE, TEXT, TEXT, TEXT, (SELECT max(id) FROM events), 0, JSON, state, TEXT,
@@ -378,6 +400,10 @@ func (p *response) forms() map[string]form {
 				label = textOf(d)
 			case d.Data == "input" && attribute(d, "type") != "checkbox":
 				f.values.Add(attribute(d, "name"), attribute(d, "value"))
+			case d.Data == "option" && attribute(d, "value") != "" && d.Parent.Data == "select" &&
+				strings.HasPrefix(attribute(d.Parent, "name"), paramPrefix) &&
+				!f.values.Has(attribute(d.Parent, "name")):
+				f.values.Set(attribute(d.Parent, "name"), attribute(d, "value"))
 			}
 		}
 		all[label] = f
@@ -401,20 +427,26 @@ func (b *browser) submit(t *testing.T, p *response, label string, namesAndValues
 // maxWalked is the number of pages of each kind that a walk visits.
 const maxWalked = 3
 
-// walk visits the pages to which the links of pages lead, from the first one on. It visits some
-// pages of each kind, and returns how many by the pattern of their paths.
+// walk visits the pages to which the links of pages lead, from the first one and the search on. It
+// visits some pages of each kind, and returns how many by the pattern of their paths.
 func (e *env) walk(t *testing.T, b *browser, visit func(path string, p *response)) map[string]int {
+	t.Helper()
+	return e.walkMany(t, b, maxWalked, visit)
+}
+
+// walkMany visits at most the given number of pages of each kind.
+func (e *env) walkMany(t *testing.T, b *browser, most int, visit func(path string, p *response)) map[string]int {
 	t.Helper()
 	kinds, visited := http.NewServeMux(), map[string]int{}
 	for path := range e.console.pages() {
 		kinds.Handle("GET "+Prefix+path, http.NotFoundHandler())
 	}
-	seen, next := map[string]bool{Prefix: true}, []string{Prefix}
+	seen, next := map[string]bool{Prefix: true}, []string{Prefix, Prefix + "find?q=cus_0x"}
 	for len(next) > 0 {
 		path := next[0]
 		next = next[1:]
 		_, kind := kinds.Handler(httptest.NewRequest(http.MethodGet, path, nil))
-		if visited[kind]++; visited[kind] > maxWalked {
+		if visited[kind]++; visited[kind] > most {
 			continue
 		}
 		p := b.get(t, path)

@@ -1,0 +1,222 @@
+package console
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"github.com/postern-gateway/postern/internal/adminauth"
+)
+
+// replayable returns an environment with a dead event, and the path of the event's page.
+func replayable(t *testing.T, change ...func(*Options)) (*env, string) {
+	t.Helper()
+	e := newEnv(t, change...)
+	return e, eventPath(e.add(t, thing{key: "evt_1", eventType: "customer.updated", objectType: "customer",
+		objectID: "cus_1", body: `{"id": "evt_1"}`, state: `{"id": "cus_1"}`, status: "dead", reason: "no rule"}))
+}
+
+// A form changes something once, however often it is sent, in the name of the session's token.
+func TestChange_sentTwice_isDoneOnce(t *testing.T) {
+	t.Parallel()
+	e, path := replayable(t, requireTokens)
+	b := e.login(t, "ada", adminauth.Operator)
+	p := b.get(t, path)
+	first := b.submit(t, p, "Replay", "p.reason", "a new rule")
+	second := b.submit(t, p, "Replay", "p.reason", "a new rule")
+	if first.status != http.StatusSeeOther || first.header.Get("Location") != "/console/runs/1" ||
+		second.status != first.status || second.header.Get("Location") != first.header.Get("Location") {
+		t.Errorf("%d to %s, then %d to %s: %s", first.status, first.header.Get("Location"), second.status,
+			second.header.Get("Location"), first.text())
+	}
+	got := e.db.QueryStrings(t, `SELECT concat_ws(' ', actor, via, action, reason, run, address ~ '^127') FROM audit
+		WHERE action <> 'console login'`)
+	if len(got) != 1 || got[0] != "ada console replay a new rule 1 t" {
+		t.Errorf("the audit has %q", got)
+	}
+	if p := b.submit(t, p, "Replay", "p.reason", "another"); p.status != http.StatusUnprocessableEntity {
+		t.Errorf("the same form with another reason: %d %s", p.status, p.text())
+	}
+	open, path := replayable(t)
+	nobody := open.browser()
+	if p := nobody.submit(t, nobody.get(t, path), "Replay"); p.status != http.StatusSeeOther {
+		t.Errorf("without tokens: %d %s", p.status, p.text())
+	}
+	if got := open.db.QueryStrings(t, `SELECT concat_ws(' ', actor, via) FROM audit`); got[0] != "loopback loopback" {
+		t.Errorf("the audit has %q", got)
+	}
+}
+
+// Each form that a page offers is one that the API understands, and leads to a page.
+func TestChange_everyForm_leadsToAPage(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.fill(t, "x")
+	b := e.browser()
+	for _, f := range changeForms(t, e) {
+		f.Set("p.reason", "because")
+		for name, value := range map[string]string{"p.source": "stripe", "p.type": "customerx",
+			"p.object_id": "cus_1x"} {
+			if f.Has(name) && f.Get(name) == "" {
+				f.Set(name, value)
+			}
+		}
+		p := b.post(t, "/console/do", f)
+		if p.status != http.StatusSeeOther || strings.Contains(p.header.Get("Location"), "%7B") {
+			t.Errorf("%s %v: %d to %s: %s", f.Get("path"), f.Encode(), p.status, p.header.Get("Location"), p.text())
+		}
+	}
+}
+
+// Forms of other web sites, of other operators and of no page change nothing.
+func TestChange_foreignForms_areRejected(t *testing.T) {
+	t.Parallel()
+	e, path := replayable(t, requireTokens, withHost)
+	b, other := e.login(t, "ada", adminauth.Operator), e.login(t, "bob", adminauth.Operator)
+	page := b.get(t, path)
+	own := page.forms()["Replay"].values
+	foreign := other.get(t, path).forms()["Replay"].values.Get("form_token")
+	before := e.contents(t)
+	for _, c := range []struct {
+		name   string
+		header http.Header
+		host   string
+		field  string
+		value  string
+		want   int
+	}{
+		{"no form token", nil, "", "form_token", "", 400},
+		{"another operator's form token", nil, "", "form_token", foreign, 400},
+		{"a foreign page", http.Header{"Sec-Fetch-Site": {"cross-site"}}, "", "", "", 403},
+		{"a page of another port", http.Header{"Sec-Fetch-Site": {"same-site"}}, "", "", "", 403},
+		{"a foreign origin", http.Header{"Sec-Fetch-Site": nil, "Origin": {"https://evil.example"}}, "", "", "", 403},
+		{"the origin of a sandbox", http.Header{"Sec-Fetch-Site": nil, "Origin": {"null"}}, "", "", "", 403},
+		{"a foreign host", http.Header{"Sec-Fetch-Site": nil, "Origin": nil}, "rebound.example", "", "", 421},
+		{"no path", nil, "", "path", "", 400},
+		{"an absolute path", nil, "", "path", "http://evil/api/v1/replays", 400},
+		{"a path of a host", nil, "", "path", "//evil/api/v1/replays", 400},
+		{"a path elsewhere", nil, "", "path", "/metrics", 400},
+		{"a path beside", nil, "", "path", "/api/v1x/replays", 400},
+		{"a path up", nil, "", "path", "/api/v1/../../debug/pprof/", 400},
+		{"an escaped path up", nil, "", "path", "/api/v1/%2e%2e/v1/replays", 400},
+		{"an escaped slash", nil, "", "path", "/api/v1/runs%2f1/pause", 400},
+		{"a backslash", nil, "", "path", `/api/v1/runs\1/pause`, 400},
+		{"a query", nil, "", "path", "/api/v1/replays?source=stripe", 400},
+		{"a fragment", nil, "", "path", "/api/v1/replays#x", 400},
+		{"a line break", nil, "", "path", "/api/v1/replays\r\nX: y", 400},
+		{"an unknown route", nil, "", "path", "/api/v1/unknown", 404},
+		{"a route that reads", nil, "", "path", "/api/v1/events", 404},
+		{"an unknown parameter", nil, "", "p.unknown", "x", 400},
+		{"a large form", nil, "", "p.reason", strings.Repeat("x", 1<<20), 400},
+		{"a bad key", nil, "", "key", strings.Repeat("\xff", 300), 400},
+	} {
+		values := url.Values{}
+		for name := range own {
+			values.Set(name, own.Get(name))
+		}
+		if c.field != "" {
+			values.Set(c.field, c.value)
+		}
+		b.headers, b.host = c.header, c.host
+		if p := b.post(t, "/console/do", values); p.status != c.want {
+			t.Errorf("%s: %d, want %d: %s", c.name, p.status, c.want, p.text())
+		}
+	}
+	b.headers, b.host = nil, "rebound.example"
+	if p := b.get(t, path); p.status != http.StatusMisdirectedRequest || strings.Contains(p.text(), "customer") {
+		t.Errorf("a page over a foreign host: %d", p.status)
+	}
+	e.checkUnchanged(t, before)
+	open, _ := replayable(t)
+	nobody := open.browser()
+	for _, host := range []string{"rebound.example", "192.0.2.7", "127.0.0.1.evil.example", "localhost.evil"} {
+		nobody.host = host
+		if p := nobody.get(t, "/console/events"); p.status != http.StatusMisdirectedRequest {
+			t.Errorf("without tokens, %s: %d", host, p.status)
+		}
+	}
+}
+
+// A reader sees every page and no form, and every change is forbidden for him. The same holds for
+// everybody where the console is read-only.
+func TestChange_withoutTheRight_isForbidden(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*Options)
+		role   adminauth.Role
+	}{"reader": {func(*Options) {}, adminauth.Reader}, "read-only": {readOnly, adminauth.Operator}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, requireTokens, c.change)
+			e.fill(t, "x")
+			b := e.login(t, "eve", c.role)
+			var token string
+			disabled := 0
+			e.walk(t, b, func(path string, p *response) {
+				if p.status >= 400 && p.status != http.StatusNotFound {
+					t.Errorf("%s: %d", path, p.status)
+				}
+				for label, f := range p.forms() {
+					if f.action != "/console/settings" && f.action != "/console/logout" {
+						t.Errorf("%s offers %s", path, label)
+					}
+					token = f.values.Get("form_token") + token
+				}
+				for _, n := range p.all("button") {
+					if slices.ContainsFunc(n.Attr, func(a html.Attribute) bool { return a.Key == "disabled" }) {
+						disabled++
+					}
+				}
+			})
+			if disabled == 0 {
+				t.Error("no page shows what is not allowed")
+			}
+			before := e.contents(t)
+			for _, f := range changeForms(t, e.open(t)) {
+				f.Set("form_token", token[:64])
+				if p := b.post(t, "/console/do", f); p.status != http.StatusForbidden {
+					t.Errorf("%s: %d %s", f.Get("path"), p.status, p.text())
+				}
+			}
+			e.checkUnchanged(t, before)
+		})
+	}
+}
+
+// open returns the same environment with a console that needs no login and allows changes.
+func (e *env) open(t *testing.T) *env {
+	t.Helper()
+	o := e.console.Options
+	o.ReadOnly, o.RequireTokens = false, false
+	c, err := New(o)
+	must(t, err)
+	return &env{console: c, url: serve(t, c)}
+}
+
+// changeForms returns the forms for changes of all pages.
+func changeForms(t *testing.T, e *env) (all []url.Values) {
+	t.Helper()
+	e.walk(t, e.browser(), func(_ string, p *response) {
+		for _, f := range p.forms() {
+			if f.action == "/console/do" {
+				all = append(all, f.values)
+			}
+		}
+	})
+	if len(all) == 0 {
+		t.Error("no page has a form")
+	}
+	// A resolved effect can be retried, and nothing can be done with what is cancelled.
+	first, last := regexp.MustCompile(`/resolve$`), regexp.MustCompile(`/(cancel|discard|reject)$`)
+	slices.SortStableFunc(all, func(a, b url.Values) int {
+		return cmp.Or(len(first.FindString(b.Get("path")))-len(first.FindString(a.Get("path"))),
+			len(last.FindString(a.Get("path")))-len(last.FindString(b.Get("path"))))
+	})
+	return all
+}

@@ -1,0 +1,183 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/adminauth"
+)
+
+// cookieOf returns the session's cookie that a response sets, or nil.
+func cookieOf(t *testing.T, p *response) *http.Cookie {
+	t.Helper()
+	for _, line := range p.header.Values("Set-Cookie") {
+		c, err := http.ParseSetCookie(line)
+		must(t, err)
+		if c.Name == secureCookie || c.Name == loopbackCookie {
+			return c
+		}
+	}
+	return nil
+}
+
+func withHost(o *Options) { o.RequireTokens, o.Hosts = true, []string{"console.example"} }
+
+// The session's cookie is for this host only and for no script. Beyond loopback it is sent over
+// HTTPS only. A login never takes over a session that the browser names.
+func TestLogin_cookie_isForThisHostOnly(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, withHost)
+	secret := e.token(t, "ada", adminauth.Reader)
+	for _, c := range []struct {
+		host, name string
+		secure     bool
+	}{
+		{"", loopbackCookie, false},
+		{"localhost:8081", loopbackCookie, false},
+		{"console.example", secureCookie, true},
+		{"CONSOLE.example:8443", secureCookie, true},
+		{"192.0.2.7", secureCookie, true},
+	} {
+		b := e.browser()
+		b.host, b.headers = c.host, http.Header{"Cookie": {c.name + "=planted"}, "Sec-Fetch-Site": {"same-origin"}}
+		p := b.post(t, "/console/login", url.Values{"token": {" " + secret + "\n"},
+			"next": {"/console/events?limit=25"}})
+		got := cookieOf(t, p)
+		if p.status != http.StatusSeeOther || p.header.Get("Location") != "/console/events?limit=25" || got == nil {
+			t.Errorf("%s: %d to %s with %v", c.host, p.status, p.header.Get("Location"), got)
+			continue
+		}
+		if got.Name != c.name || got.Secure != c.secure || !got.HttpOnly || got.SameSite != http.SameSiteStrictMode ||
+			got.Path != "/" || got.Domain != "" || got.MaxAge != 0 || len(got.Value) != 52 {
+			t.Errorf("%s: %s", c.host, got)
+		}
+		if p := b.get(t, "/console/events"); p.status != http.StatusSeeOther {
+			t.Errorf("%s: %d for the planted session", c.host, p.status)
+		}
+		b.headers = http.Header{"Cookie": {c.name + "=" + got.Value}}
+		if p := b.get(t, "/console/events"); p.status != http.StatusOK || !strings.Contains(p.text(), "ada reader") {
+			t.Errorf("%s: %d with the session", c.host, p.status)
+		}
+		b = e.browser()
+		b.host, b.headers = c.host, http.Header{"Authorization": {"Bearer " + secret}}
+		if p := b.get(t, "/console/events"); p.status != http.StatusSeeOther {
+			t.Errorf("%s: %d with the token as a program sends it", c.host, p.status)
+		}
+	}
+	if got := e.db.QueryStrings(t, `SELECT DISTINCT concat_ws(' ', actor, via, action) FROM audit`); len(got) != 1 ||
+		got[0] != "ada console console login" {
+		t.Errorf("the audit has %q", got)
+	}
+	if stored := e.db.QueryStrings(t, `SELECT concat(token, encode(digest, 'escape')) FROM console_sessions`); strings.
+		Contains(strings.Join(stored, ""), "planted") {
+		t.Error("the planted session is stored")
+	}
+}
+
+// After five wrong tokens in a minute, an address waits for the next one.
+func TestLogin_wrongTokens_areLimited(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 1, 10, 0, 20, 0, time.UTC)
+	e := newEnv(t, requireTokens, func(o *Options) { o.Now = func() time.Time { return now } })
+	secret := e.token(t, "ada", adminauth.Reader)
+	wrong := "postern_" + strings.Repeat("A", 52)
+	b := e.browser()
+	for i, token := range []string{wrong, "", "x", secret + "A", strings.ToLower(secret)} {
+		p := b.post(t, "/console/login", url.Values{"token": {token}})
+		if p.status != http.StatusUnauthorized || cookieOf(t, p) != nil ||
+			len(token) > 1 && strings.Contains(p.body, token) {
+			t.Errorf("%d: %d %s", i, p.status, p.text())
+		}
+	}
+	for _, token := range []string{wrong, secret} {
+		p := b.post(t, "/console/login", url.Values{"token": {token}})
+		if p.status != http.StatusTooManyRequests || p.header.Get("Retry-After") != "41" || cookieOf(t, p) != nil {
+			t.Errorf("%d, Retry-After %s", p.status, p.header.Get("Retry-After"))
+		}
+	}
+	now = now.Add(40 * time.Second)
+	if p := b.post(t, "/console/login", url.Values{"token": {secret}}); p.status != http.StatusSeeOther {
+		t.Errorf("a minute later: %d", p.status)
+	}
+	if n := e.db.QueryStrings(t, `SELECT count(*)::text FROM audit`); n[0] != "1" {
+		t.Errorf("%s audit entries", n[0])
+	}
+}
+
+// A session ends 12 hours after its login, an hour after its last request, when its token is
+// revoked, and at the logout. Its secret is of no use then.
+func TestSession_end_needsALogin(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, requireTokens)
+	opens := func(b *browser) bool { return b.get(t, "/console/events").status == http.StatusOK }
+	idle, used, revoked, out := e.login(t, "idle", adminauth.Reader), e.login(t, "used", adminauth.Reader),
+		e.login(t, "revoked", adminauth.Reader), e.login(t, "out", adminauth.Reader)
+	if _, err := adminauth.RevokeToken(t.Context(), e.pool, "revoked"); err != nil || opens(revoked) {
+		t.Errorf("a revoked token has a session, %v", err)
+	}
+	p, secret := out.get(t, "/console/events"), ""
+	for _, c := range out.client.Jar.Cookies(mustParse(t, e.url)) {
+		secret = c.Name + "=" + c.Value
+	}
+	foreign := out.post(t, "/console/logout", url.Values{"form_token": {"x"}})
+	if foreign.status != http.StatusBadRequest || !opens(out) {
+		t.Errorf("a foreign page can log out: %d", foreign.status)
+	}
+	if p := out.submit(t, p, "Log out"); p.status != http.StatusSeeOther || cookieOf(t, p).MaxAge >= 0 || opens(out) {
+		t.Errorf("logout: %d", p.status)
+	}
+	out.headers.Set("Cookie", secret)
+	if opens(out) {
+		t.Error("the session is open after the logout")
+	}
+	e.advanceClock(t, "61 minutes")
+	if !opens(e.login(t, "later", adminauth.Reader)) || opens(idle) {
+		t.Error("an idle session is open after an hour")
+	}
+	if opens(used) {
+		t.Error("the session was not used and is open")
+	}
+	used = e.login(t, "again", adminauth.Reader)
+	for at := 120; at < 61+12*60; at += 59 {
+		e.advanceClock(t, fmt.Sprint(at, " minutes"))
+		if !opens(used) {
+			t.Errorf("a used session ended %d minutes after 61", at)
+		}
+	}
+	e.advanceClock(t, "782 minutes")
+	if opens(used) {
+		t.Error("a session is open after 12 hours")
+	}
+}
+
+func mustParse(t *testing.T, address string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(address)
+	must(t, err)
+	return u
+}
+
+// Only paths of the console are places to go to after a login or a change.
+func TestOwnPath_otherAddresses_areReplaced(t *testing.T) {
+	t.Parallel()
+	for _, own := range []string{"/console/", "/console/events?type=a%2Fb&x=//evil", "/console/objects/s/t/a%2Fb%20c",
+		"/console/events?since=..", "/console/objects/s/t/..a"} {
+		if got := ownPath(own); got != own {
+			t.Errorf("%s leads to %s", own, got)
+		}
+	}
+	for _, foreign := range []string{"", "//evil", "///evil", "https://evil/console/", "//evil/console/", "/console",
+		"\\\\evil", "/\\evil", "/console/\\..\\..\\", "/console/../api/v1/events", "/console/%2e%2e/api",
+		"/console/./x", "/console/..",
+		"/api/v1/events", "javascript:alert(1)", "javascript:/console/", "data:,/console/", " /console/", "/console/\n",
+		"\t/console/",
+		"http:/console/", "http:console/", "/Console/", "console/", "?x", "#x", "@evil", "/console@evil"} {
+		if got := ownPath(foreign); got != Prefix {
+			t.Errorf("%q leads to %s", foreign, got)
+		}
+	}
+}
