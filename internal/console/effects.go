@@ -136,7 +136,8 @@ func stepBlock(r *request, e *effects.View) block {
 		}
 		t.Rows = append(t.Rows, []cell{text(stepName(s)), state, request, text(s.Destination), number(s.Attempts),
 			status,
-			r.at(s.ReservedAt), r.at(s.EndedAt), text(recoveryText[s.Recovery]), shorten(s.Error, 300)})
+			r.shortTime(s.ReservedAt.Time), r.shortTime(s.EndedAt.Time), text(recoveryText[s.Recovery]),
+			shorten(s.Error, 300)})
 	}
 	return block{ID: "steps", Heading: "Steps", Table: t}
 }

@@ -141,12 +141,11 @@ func progressBlock(r *request, run *runs.Run) block {
 	}
 	b.Fields = append(b.Fields, field{"Progress", []cell{progress}})
 	if rate, ok := r.c.rates.rate(run, r.now); ok && run.Status == runs.Running {
-		cells := []cell{text(fmt.Sprintf("%.0f per second", rate))}
+		speed := fmt.Sprintf("%.0f per second", rate)
 		if left := run.Expected - done; left > 0 && rate > 0 {
-			cells = append(cells, text("about "+durationText(time.Duration(float64(left)/rate*float64(time.Second)))+
-				" left"))
+			speed += ", about " + durationText(time.Duration(float64(left)/rate*float64(time.Second))) + " left"
 		}
-		b.Fields = append(b.Fields, field{"Rate", cells})
+		b.Fields = append(b.Fields, field{"Rate", []cell{text(speed)}})
 	}
 	if stage := rebuild.Stage(run); stage != "" {
 		b.Fields = append(b.Fields, field{"Stage", []cell{text(stage)}})
