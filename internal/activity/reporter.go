@@ -47,7 +47,8 @@ type Reporter struct {
 
 	// reported are the counters of the last report.
 	reported map[string]Counts
-	// typesAt is when this process last reported event types, and deletedAt when this process last deleted old counts.
+	// typesAt is when this process last reported event types, and deletedAt when this process last
+	// deleted old counts.
 	typesAt, deletedAt time.Time
 }
 

@@ -294,7 +294,8 @@ func deliveryBlock(all []events.DeliveryMember) block {
 	t := &table{Columns: []string{"Position", "Event", "Type", "Provider's id"}}
 	for i := range all {
 		m := &all[i]
-		t.Rows = append(t.Rows, []cell{number(m.DeliveryIndex + 1), codeLink(id(m.ID), eventPath(m.ID)), text(m.EventType),
+		t.Rows = append(t.Rows, []cell{number(m.DeliveryIndex + 1), codeLink(id(m.ID), eventPath(m.ID)),
+			text(m.EventType),
 			code(m.EventID)})
 	}
 	return block{ID: "delivery", Heading: "Other events of the same delivery", Table: t}

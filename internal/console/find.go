@@ -11,7 +11,8 @@ import (
 // findPage leads to the only thing with an id, or lists all that have it.
 func findPage(ctx context.Context, r *request) (*view, error) {
 	q := strings.TrimSpace(r.URL.Query().Get("q"))
-	v := &view{Title: "Find", Text: "Enter an id of Postern or of the provider, or the name of a source or schedule. A " +
+	v := &view{Title: "Find", Text: "Enter an id of Postern or of the provider, or the name of a source or schedule. " +
+		"A " +
 		"number may follow the kind of thing: run 3."}
 	if q == "" {
 		return v, nil
@@ -25,7 +26,8 @@ func findPage(ctx context.Context, r *request) (*view, error) {
 	}
 	v.Title = fmt.Sprintf("%d things have this id", len(found.Items))
 	t := &table{Columns: []string{"Kind", "Id", "Source", "Description", "Time"},
-		Empty: "Nothing has the id " + visible(q) + ". Rejected deliveries have no event: look in the rejections of their " +
+		Empty: "Nothing has the id " + visible(q) + ". Rejected deliveries have no event: look in the rejections of " +
+			"their " +
 			"source. An event that retention dropped is found by its id of Postern only.",
 		Command: commandLine("find "+quote(q), nil), Curl: curlLine(r, "/api/v1/find", map[string]string{"q": q})}
 	for i := range found.Items {

@@ -11,7 +11,8 @@ import (
 )
 
 // activityText explains the charts.
-const activityText = "The charts count what the processes reported, with a delay of up to 10 s. After a crash, the counts " +
+const activityText = "The charts count what the processes reported, with a delay of up to 10 s. After a crash, the " +
+	"counts " +
 	"of the last 10 s are missing."
 
 // overviewRefresh is the number of seconds after which the overview is read again.
@@ -55,7 +56,8 @@ func (r *request) attentionBlock(ctx context.Context) (block, error) {
 	}
 	b := block{ID: "attention", Heading: "Needs attention"}
 	if len(found.Items) == 0 {
-		b.Notes = []note{{Tone: "good", Text: "Nothing needs attention, as of " + r.shortTime(found.At.Time).Text + "."}}
+		b.Notes = []note{{Tone: "good", Text: "Nothing needs attention, as of " + r.shortTime(found.At.Time).Text +
+			"."}}
 		return b, nil
 	}
 	for i := range found.Items {
@@ -104,7 +106,10 @@ func (r *request) activityCharts(ctx context.Context, source, since string) ([]b
 			a.series("rejected", "bad", func(c *activity.Counts) int64 { return c.Rejected })}),
 		newChart("Outcomes, last "+since, a.titles, a.hrefs, []series{
 			a.series("applied", "good", func(c *activity.Counts) int64 { return c.Applied }),
-			a.series("unchanged, stale", "", func(c *activity.Counts) int64 { return c.Unchanged + c.Stale + c.Ignored }),
+			a.series("unchanged, stale", "", func(c *activity.Counts) int64 {
+				return c.Unchanged + c.Stale +
+					c.Ignored
+			}),
 			a.series("ambiguous, failed", "warning", func(c *activity.Counts) int64 { return c.Ambiguous + c.Failed }),
 			a.series("dead", "bad", func(c *activity.Counts) int64 { return c.Dead })})}}}, nil
 }
@@ -165,7 +170,8 @@ func (r *request) processesBlock(ctx context.Context) (block, error) {
 	}
 	b := block{ID: "processes", Heading: "Processes", Table: t}
 	if len(digests) > 1 {
-		b.Notes = []note{{Tone: "warning", Text: "The processes have different configurations. Compare the times at which " +
+		b.Notes = []note{{Tone: "warning", Text: "The processes have different configurations. Compare the times at " +
+			"which " +
 			"they were loaded, and restart or reload the oldest one."}}
 	}
 	return b, nil

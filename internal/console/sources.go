@@ -33,7 +33,8 @@ func (r *request) sourcesBlock(ctx context.Context, cursor string, active bool) 
 		return block{}, err
 	}
 	t := &table{Columns: []string{"Source", "Provider", "Last event", "State", "Secrets", "Endpoint"},
-		Empty: "There is no source. Add one below sources in the configuration file.", Curl: curlLine(r, "/api/v1/sources", nil)}
+		Empty: "There is no source. Add one below sources in the configuration file.",
+		Curl:  curlLine(r, "/api/v1/sources", nil)}
 	if found.Next != "" {
 		t.More = query(path("sources"), "cursor", found.Next)
 	}
@@ -53,12 +54,14 @@ func (r *request) sourcesBlock(ctx context.Context, cursor string, active bool) 
 		if s.Settings != nil {
 			secrets, endpoint = number(len(s.Settings.Secrets)), code(s.Settings.Endpoint)
 		}
-		t.Rows = append(t.Rows, []cell{link(s.Name, path("sources", s.Name)), text(s.Provider), last, sourceState(s), secrets,
+		t.Rows = append(t.Rows, []cell{link(s.Name, path("sources", s.Name)), text(s.Provider), last, sourceState(s),
+			secrets,
 			endpoint})
 	}
 	if without > 0 {
 		all := link("all sources", path("sources"))
-		b.Notes = []note{{Tone: "info", Text: fmt.Sprintf("%d sources have not reported an event yet. Each reports once a "+
+		b.Notes = []note{{Tone: "info", Text: fmt.Sprintf("%d sources have not reported an event yet. Each reports "+
+			"once a "+
 			"minute.", without), Link: &all}}
 		t.Empty = ""
 	}
@@ -86,7 +89,8 @@ func sourcePage(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Kind: "Source of provider " + s.Provider, Title: s.Name, Lead: []cell{sourceState(&s.Source)}}
 	if !s.Configured {
-		v.Notes = []note{{Tone: "info", Text: "This process does not have the source in its configuration. The console of a " +
+		v.Notes = []note{{Tone: "info", Text: "This process does not have the source in its configuration. The " +
+			"console of a " +
 			"gateway shows its settings."}}
 	}
 	v.Blocks = []block{{Fields: []field{
@@ -117,7 +121,8 @@ func withSettings(r *request, v *view, s *operations.SourceDetail) *view {
 		return v
 	}
 	set := s.Settings
-	fields := []field{{"Endpoint", []cell{code(set.Endpoint)}}, {"Largest body", []cell{text(bytesText(set.MaxBodyBytes))}},
+	fields := []field{{"Endpoint", []cell{code(set.Endpoint)}},
+		{"Largest body", []cell{text(bytesText(set.MaxBodyBytes))}},
 		{"Rate limit", []cell{text(rateText(set))}},
 		{"Senders", []cell{text(cmp.Or(strings.Join(set.AllowFrom, ", "), "any address"))}},
 		{"Account", []cell{text(cmp.Or(set.Account, strings.Join(set.Accounts, ", "), "any"))}},

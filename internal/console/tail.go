@@ -35,8 +35,8 @@ func (r *request) offerLive(t *table, texts map[string]string, live bool) {
 	t.LiveLink.Key = "l"
 }
 
-// tail streams new events as rows of the list, until the browser or the process ends, or the session
-// does. Each message has the event's id, with which a browser continues.
+// tail streams new events as rows of the list, until the browser or the process ends, or the
+// session does. Each message has the event's id, with which a browser continues.
 func (c *Console) tail(w http.ResponseWriter, hr *http.Request) {
 	r, err := c.newRequest(w, hr)
 	var p operations.TailParams
