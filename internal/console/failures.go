@@ -55,10 +55,13 @@ func failureRow(r *request, g *operations.FailureGroup, texts map[string]string)
 	count.Href = events
 	due := cell{}
 	if !g.NextDue.IsZero() {
-		due = r.shortTime(g.NextDue.Time)
+		due = r.second(g.NextDue)
 	}
 	retry := button(link("retry these", query(path("runs", "new", "retry"), "status", g.Status, "failure", g.Failure,
-		"source", texts["source"], "type", texts["type"], "object_type", texts["object_type"], "since", texts["since"])))
+		"source", texts["source"], "type", texts["type"], "object_type", texts["object_type"], "since",
+		texts["since"])))
+	example := link("event", eventPath(g.ExampleEvent))
+	example.Title = id(g.ExampleEvent)
 	return []cell{reason, badge(g.Status), count, shorten(strings.Join(g.Sources, ", "), 80), types,
-		r.shortTime(g.FirstAt.Time), r.shortTime(g.LastAt.Time), due, r.eventCell(g.ExampleEvent), retry}
+		r.second(g.FirstAt), r.second(g.LastAt), due, example, retry}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
@@ -26,9 +27,8 @@ func historyBlocks(ctx context.Context, r *request, name operations.ObjectName) 
 	}
 	self := objectPath(name.Source, *name.Account, name.Type, name.ID)
 	b := block{ID: "history", Heading: "History", Lanes: r.newLanes(found.Items),
-		Table: &table{Columns: []string{"Event",
-			"Type", "Occurred", "Applied", "Outcome", "Reason", "Change", "Decided by"}, MoreLabel: "Show older events",
-			Empty: "The log has no event of this object any more."}}
+		Table: &table{MoreLabel: "Show older events", Columns: []string{"Event", "Occurred", "Applied", "Change",
+			"Outcome", "Reason", "Decided by"}, Empty: "The log has no event of this object any more."}}
 	if cursor != "" {
 		newest := link("Show the newest ones", self+"#history")
 		b.Notes = []note{{Tone: "info", Text: "These are older events.", Link: &newest}}
@@ -61,12 +61,10 @@ func historyBlocks(ctx context.Context, r *request, name operations.ObjectName) 
 }
 
 func historyRow(r *request, name operations.ObjectName, h *operations.HistoryItem) []cell {
-	kind := shorten(h.EventType, 60)
-	if h.EventType == "" {
-		kind = text("dropped from the log")
-	}
+	event := shorten(cmp.Or(h.EventType, "dropped event"), 60)
+	event.Href, event.Title = eventPath(h.ID), id(h.ID)
 	if h.Origin != "" && h.Origin != events.OriginWebhook {
-		kind.Sub = h.Origin
+		event.Sub = h.Origin
 	}
 	occurred := cell{}
 	if !h.OccurredAt.IsZero() {
@@ -76,6 +74,11 @@ func historyRow(r *request, name operations.ObjectName, h *operations.HistoryIte
 		}
 	}
 	applied := r.shortTime(h.AppliedAt.Time)
+	if h.Status == string(versioning.Applied) {
+		applied.Href = query(path("objects", name.Source, name.Type, name.ID, "at"), "account", *name.Account, "time",
+			h.AppliedAt.UTC().Format(time.RFC3339Nano))
+		applied.Title = "Show the state at this time"
+	}
 	if h.Revision != nil {
 		applied.Sub = "revision " + groupDigits(*h.Revision)
 	}
@@ -91,8 +94,7 @@ func historyRow(r *request, name operations.ObjectName, h *operations.HistoryIte
 		decided = link("event", eventPath(*h.DecidedByEvent))
 		decided.Title = id(*h.DecidedByEvent)
 	}
-	return []cell{r.eventCell(h.ID), kind, occurred, applied, status, wide(shorten(h.Reason, 120)), changeCell(name, h),
-		decided}
+	return []cell{event, occurred, applied, changeCell(name, h), status, wide(shorten(h.Reason, 120)), decided}
 }
 
 // changeCell shows how many values an event changed, with a link to them.
@@ -100,7 +102,13 @@ func changeCell(name operations.ObjectName, h *operations.HistoryItem) cell {
 	to := diffPath(name, "", id(h.ID))
 	switch {
 	case h.Change != nil:
-		c := link(fmt.Sprintf("+%d −%d ~%d", h.Change.Added, h.Change.Removed, h.Change.Changed), to)
+		var parts []string
+		for i, n := range []int{h.Change.Added, h.Change.Removed, h.Change.Changed} {
+			if n > 0 {
+				parts = append(parts, []string{"+", "−", "~"}[i]+groupDigits(int64(n)))
+			}
+		}
+		c := link(cmp.Or(strings.Join(parts, "\u00a0"), "none"), to)
 		c.Title = fmt.Sprintf("%d values added, %d removed, %d changed", h.Change.Added, h.Change.Removed,
 			h.Change.Changed)
 		return c
@@ -230,16 +238,16 @@ func objectAtPage(ctx context.Context, r *request) (*view, error) {
 			"have shown the state of that one."})
 	}
 	b := block{ID: "state", Heading: "State"}
+	fields := []field{{"Object", []cell{r.objectCell(p.Source, r.URL.Query().Get("account"), p.Type, p.ID)}},
+		{"Last event", historyEventCells(r, &found.Event)}}
 	if found.Event.StateOmitted != "" {
 		b.Text = sentence(found.Event.StateOmittedReason)
 	} else {
 		b.Document = newDocument(found.State, "")
+		fields = append(fields, field{"See also", []cell{link("differences to the present object",
+			diffPath(p.ObjectName, id(found.Event.ID), ""))}})
 	}
-	account := r.URL.Query().Get("account")
-	v.Blocks = []block{{Fields: []field{{"Object", []cell{r.objectCell(p.Source, account, p.Type, p.ID)}},
-		{"Last event", historyEventCells(r, &found.Event)}, {"See also", []cell{link("differences to the present "+
-			"object",
-			diffPath(p.ObjectName, id(found.Event.ID), ""))}}}}, b}
+	v.Blocks = []block{{Fields: fields}, b}
 	return v, nil
 }
 

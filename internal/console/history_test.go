@@ -39,7 +39,7 @@ func TestObject_history_isComparedByEventAndTime(t *testing.T) {
 	late := e.applied(t, 2, 1, "stale")
 	last := e.applied(t, 3, 9, "applied")
 	p := b.get(t, object)
-	for _, text := range []string{"Order of occurrence", "+0 −0 ~1", "Compare two events", "State at a time"} {
+	for _, text := range []string{"Order of occurrence", "~1", "Compare two events", "State at a time"} {
 		if !strings.Contains(p.text(), text) {
 			t.Errorf("without %q: %s", text, p.text())
 		}

@@ -250,7 +250,8 @@ func objectFields(r *request, o *versioning.View) block {
 		o.RuleVersion))}},
 		field{"Created", []cell{r.at(o.CreatedAt)}}, field{"Updated", []cell{r.at(o.UpdatedAt)}},
 		field{"See also", []cell{link("its events", query(path("events"), selection...)),
-			link("its outcomes", query(path("outcomes"), selection...))}})}
+			link("its outcomes", query(path("outcomes"), selection...)), link("its last change", query(path("objects",
+				o.Source, o.ObjectType, o.ObjectID, "diff"), "account", o.Account))}})}
 }
 
 // shownEffects is how many effects of an object its page shows.

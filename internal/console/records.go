@@ -3,6 +3,7 @@ package console
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
@@ -107,6 +108,9 @@ func outcomeRow(r *request, o *events.Outcome) []cell {
 		r.objectCell(o.Source, o.Account, o.ObjectType, o.ObjectID), status, wide(shorten(o.Reason, 160)),
 		versionTime(versionOf(o.Version), r.shortTime), runCell(o.Run), number(o.Attempts)}
 }
+
+// second shows a time to the second.
+func (r *request) second(at events.Instant) cell { return r.shortTime(at.Truncate(time.Second)) }
 
 // runCell links to a run. Events that were applied as they arrived have none.
 func runCell(run int64) cell {

@@ -192,7 +192,7 @@ func rejectionGroups(ctx context.Context, r *request, p *operations.RejectionPar
 		return nil, err
 	}
 	b := block{ID: "groups", Heading: "By source and reason", Table: &table{Columns: []string{"Source", "Reason",
-		"Deliveries", "First", "Last", "Last accepted", "Sent from", "Probable cause", ""}}}
+		"Deliveries", "First", "Last", "Sent from", "Probable cause", ""}}}
 	if !found.SearchedTo.IsZero() {
 		b.Text = "The groups have the deliveries since " + r.at(found.SearchedTo).Text + "."
 	}
@@ -217,12 +217,7 @@ func rejectionGroupRow(r *request, g *ingest.RejectionGroup) []cell {
 	if g.MoreRemotes > 0 {
 		from.Sub = "and " + describeCount(g.MoreRemotes, "other sender")
 	}
-	accepted := cell{}
-	if !g.AcceptedAt.IsZero() {
-		accepted = r.shortTime(g.AcceptedAt.Time)
-	}
 	cause := wide(text(sentence(cmp.Or(g.Diagnosis, g.Explanation))))
-	return []cell{link(g.Source, path("sources", g.Source)), reason, count, r.shortTime(g.FirstAt.Time),
-		r.shortTime(g.LastAt.Time), accepted, from, cause,
-		button(link("verify again", query(verifyPath, "source", g.Source, "rejection_reason", g.Reason)))}
+	return []cell{link(g.Source, path("sources", g.Source)), reason, count, r.second(g.FirstAt), r.second(g.LastAt),
+		from, cause, button(link("verify again", query(verifyPath, "source", g.Source, "rejection_reason", g.Reason)))}
 }
