@@ -106,17 +106,14 @@ func differenceBlock(e *events.EventDetail, c *events.ConflictDetail) block {
 	switch {
 	case len(all) == 0:
 		b.Text = "The values of the two bodies are equal. Only their form differs, for example the order of members, " +
-			"or " +
-			"something outside the body."
+			"or something outside the body."
 		return b
 	case slices.ContainsFunc(all, func(p place) bool { return p.path == "body.api_version" }):
 		b.Text = "The sender used another version of its API for the later delivery. Such deliveries usually tell " +
-			"the " +
-			"same change in another form."
+			"the same change in another form."
 	default:
 		b.Text = "The content itself changed. The provider does not promise which delivery is right; a refetch of " +
-			"the " +
-			"object shows its present state."
+			"the object shows its present state."
 	}
 	b.Table = placeTable("Stored event", "Later delivery", all)
 	if more {

@@ -22,9 +22,8 @@ func failuresPage(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	t := &table{Curl: curlLine(r, "/api/v1/failures", texts), Columns: []string{"Reason", "Status", "Events", "Sources",
-		"Types", "First", "Last", "Next attempt", "Example", ""}, Empty: "No event has failed or is dead. An event " +
-		"appears " +
-		"here if a processor cannot apply it. A failed one is tried again automatically; a dead one is not."}
+		"Types", "First", "Last", "Example", ""}, Empty: "No event has failed or is dead. An event appears here if a " +
+		"processor cannot apply it. A failed one is tried again automatically; a dead one is not."}
 	b := block{Table: t, Filter: makeFilter(r.URL.Path, p, texts, []string{"status", "source", "type", "object_type",
 		"since"}, nil, []preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"last 24 hours",
 		"?since=24h"}})}
@@ -53,15 +52,15 @@ func failureRow(r *request, g *operations.FailureGroup, texts map[string]string)
 	events := query(path("outcomes"), "status", g.Status, "run", "live", "source", texts["source"])
 	count := number(g.Count)
 	count.Href = events
-	due := cell{}
+	status := badge(g.Status)
 	if !g.NextDue.IsZero() {
-		due = r.second(g.NextDue)
+		status.Sub = "next attempt " + r.second(g.NextDue).Text
 	}
 	retry := button(link("retry these", query(path("runs", "new", "retry"), "status", g.Status, "failure", g.Failure,
 		"source", texts["source"], "type", texts["type"], "object_type", texts["object_type"], "since",
 		texts["since"])))
 	example := link("event", eventPath(g.ExampleEvent))
 	example.Title = id(g.ExampleEvent)
-	return []cell{reason, badge(g.Status), count, shorten(strings.Join(g.Sources, ", "), 80), types,
-		r.second(g.FirstAt), r.second(g.LastAt), due, example, retry}
+	return []cell{reason, status, count, shorten(strings.Join(g.Sources, ", "), 80), types,
+		r.second(g.FirstAt), r.second(g.LastAt), example, retry}
 }

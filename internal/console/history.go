@@ -51,9 +51,8 @@ func historyBlocks(ctx context.Context, r *request, name operations.ObjectName) 
 	}
 	if len(found.Items) > 0 {
 		all = append(all, block{ID: "at", Heading: "State at a time", Folded: true, Text: "Shows the state that the " +
-			"mirror " +
-			"had at a time, as the source reads the event now.", Filter: &filter{Path: path("objects", name.Source,
-			name.Type, name.ID, "at"), Hidden: []value{{"account", *name.Account}}, Label: "Show",
+			"mirror had at a time, as the source reads the event now.", Filter: &filter{Path: path("objects",
+			name.Source, name.Type, name.ID, "at"), Hidden: []value{{"account", *name.Account}}, Label: "Show",
 			Main: []input{{Name: "time", Label: "time", Kind: "text", Required: true, Suggestions: timeSuggestions,
 				Help: "an RFC 3339 time, or how long ago: 1h"}}}})
 	}
@@ -141,8 +140,7 @@ func compareBlock(r *request, name operations.ObjectName, items []operations.His
 		}
 	}
 	return block{ID: "compare", Heading: "Compare two events", Text: "Without the first event, it is the one that " +
-		"was " +
-		"applied before the second. Without the second, it is the present object.", Folded: true,
+		"was applied before the second. Without the second, it is the present object.", Folded: true,
 		Filter: &filter{Path: path("objects", name.Source, name.Type, name.ID, "diff"), Label: "Compare",
 			Hidden: []value{{"account", *name.Account}}, Main: []input{
 				{Name: "from", Label: "first event", Kind: "select", Choices: choices},
@@ -234,8 +232,7 @@ func objectAtPage(ctx context.Context, r *request) (*view, error) {
 		Notes: diffNotes(&found.Event)}
 	if found.Ambiguous {
 		v.Notes = append(v.Notes, note{Tone: "warning", Text: "An ambiguous event came after it until then. The " +
-			"mirror may " +
-			"have shown the state of that one."})
+			"mirror may have shown the state of that one."})
 	}
 	b := block{ID: "state", Heading: "State"}
 	fields := []field{{"Object", []cell{r.objectCell(p.Source, r.URL.Query().Get("account"), p.Type, p.ID)}},

@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -129,15 +128,6 @@ func versionTime(v versioning.Version, show func(time.Time) cell) cell {
 	return c
 }
 
-// versionOf reads a version of an outcome. Without one it is NoVersion.
-func versionOf(raw json.RawMessage) versioning.Version {
-	v := versioning.NoVersion
-	if len(raw) == 0 || string(raw) == "null" || json.Unmarshal(raw, &v) != nil {
-		return versioning.NoVersion
-	}
-	return v
-}
-
 // objectNotes explain the flags of an object.
 func objectNotes(r *request, o *versioning.View) (all []note) {
 	add := func(is bool, tone, text string) {
@@ -182,9 +172,8 @@ func objectActions(r *request, o *versioning.View) []action {
 			Href: query(path("runs", "new", "replay"), "source", o.Source, "account", o.Account, "object_type",
 				o.ObjectType, "object_id", o.ObjectID)},
 		r.objectForm(o, action{Label: "Overwrite from the provider", Danger: true, Text: "A run reads the object " +
-			"from " +
-			"the provider's API. That state wins over the stored one, whatever their versions are. Events that were " +
-			"received before do not count any more. This cannot be undone.", Path: "/api/v1/objects/overwrite",
+			"from the provider's API. That state wins over the stored one, whatever their versions are. Events that " +
+			"were received before do not count any more. This cannot be undone.", Path: "/api/v1/objects/overwrite",
 			Reason: "required", Then: Prefix + "runs/{run}"}),
 	}
 }

@@ -42,8 +42,8 @@ var objectList = list[operations.ObjectParams, versioning.View]{
 	columns: []string{"Object", "Source", "Account", "Flags", "Version", "Revision", "Last event", "Updated"},
 	row:     objectRow,
 	read:    operations.Objects,
-	empty: "No object fits. An object appears here when the first event about it is applied; try it with: " +
-		"postern send --source NAME SAMPLE.",
+	empty: "No object fits. An object appears here when the first event about it is applied; try it with: postern " +
+		"send --source NAME SAMPLE.",
 }
 
 func objectRow(r *request, o *versioning.View) []cell {
@@ -88,7 +88,7 @@ var outcomeList = list[operations.OutcomeParams, events.Outcome]{
 	main: []string{"source", "status", "object_type", "object_id", "run", "since", "until"},
 	presets: []preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"ambiguous", "?status=ambiguous"},
 		{"stale", "?status=stale"}, {"ignored", "?status=ignored"}, {"live only", "?run=live"}},
-	columns: []string{"At", "Event", "Source", "Object", "Outcome", "Reason", "Version", "Run", "Attempts"},
+	columns: []string{"At", "Event", "Source", "Object", "Outcome", "Reason", "Run"},
 	row:     outcomeRow,
 	read:    operations.Outcomes,
 	empty: "No outcome fits. An event has an outcome as soon as a processor has applied it. Events that wait for one " +
@@ -101,12 +101,15 @@ func outcomeRow(r *request, o *events.Outcome) []cell {
 		at.Sub = "next attempt " + r.shortTime(o.Due.Time).Text
 	}
 	status := badge(o.Status)
+	if o.Attempts > 1 {
+		status.Sub = describeCount(o.Attempts, "attempt")
+	}
+	run := runCell(o.Run)
 	if o.Original != nil && o.Original.Status != o.Status {
-		status.Sub = "live: " + strings.ReplaceAll(o.Original.Status, "_", " ")
+		run.Sub = "live: " + label(o.Original.Status)
 	}
 	return []cell{at, r.eventCell(o.EventID), link(o.Source, path("sources", o.Source)),
-		r.objectCell(o.Source, o.Account, o.ObjectType, o.ObjectID), status, wide(shorten(o.Reason, 160)),
-		versionTime(versionOf(o.Version), r.shortTime), runCell(o.Run), number(o.Attempts)}
+		r.objectCell(o.Source, o.Account, o.ObjectType, o.ObjectID), status, wide(shorten(o.Reason, 160)), run}
 }
 
 // second shows a time to the second.
@@ -151,8 +154,7 @@ func reasonCell(reason, explanation string) cell {
 
 var conflictList = list[operations.ConflictParams, events.Conflict]{
 	title: "Conflicts", text: "Deliveries with the id of an event that the log already has, and with different " +
-		"content. " +
-		"The first one counts.",
+		"content. The first one counts.",
 	command: "conflicts list", api: "/api/v1/conflicts",
 	main:    []string{"source", "type", "key", "since", "until"},
 	presets: []preset{{"last 24 hours", "?since=24h"}},
@@ -172,8 +174,7 @@ func conflictRow(r *request, c *events.Conflict) []cell {
 
 var refetchList = list[operations.SourceParams, refetch.Request]{
 	title: "Refetches", text: "Objects that a processor will read again from the provider's API: those that the " +
-		"mirror " +
-		"is not sure about, and those that operators requested.",
+		"mirror is not sure about, and those that operators requested.",
 	command: "refetches list", api: "/api/v1/refetches",
 	main:    []string{"source"},
 	columns: []string{"Object", "Source", "Account", "Reason", "Requested", "Next attempt", "Attempts", "Last error"},
@@ -215,8 +216,7 @@ func refetchListActions(r *request, p *operations.SourceParams) []action {
 		{Name: "object_id", Label: "Id of the object", Kind: "text", Required: true},
 		{Name: "account", Label: "Account (if several have the object)", Kind: "text"}}
 	return []action{r.form(action{Label: "Request a refetch", Text: "A processor reads the object from the " +
-		"provider's " +
-		"API.", Path: "/api/v1/refetches", Inputs: inputs, Reason: "optional"})}
+		"provider's API.", Path: "/api/v1/refetches", Inputs: inputs, Reason: "optional"})}
 }
 
 // describeCount says how many things there are: 1 event, 2 events.

@@ -40,7 +40,7 @@ func TestRecordPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"rejections/1": {"anyone can have written it", "The signature does not match any configured secret"},
 		"conflicts":    {"evt_0"},
 		"conflicts/1":  {"Only their form differs", "2026-06-30 of the stored event"},
-		"outcomes":     {"because", "ambiguous", "next attempt"},
+		"outcomes":     {"because", "ambiguous", "live"},
 		"refetches":    {"ambiguous", "Request a refetch"},
 	})
 	for path, want := range map[string]string{

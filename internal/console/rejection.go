@@ -34,8 +34,7 @@ func rejectionPage(ctx context.Context, r *request) (*view, error) {
 	v := &view{Kind: "Rejection " + id(x.ID), Title: sentenceCase(visible(label(x.Reason))),
 		Text: sentence(x.Explanation),
 		Notes: []note{{Tone: "warning", Text: "This delivery was not verified: anyone can have written it. Nothing " +
-			"of it " +
-			"is in the log."}}}
+			"of it is in the log."}}}
 	fields := []field{{"Source", []cell{link(x.Source, path("sources", x.Source))}},
 		{"Received", []cell{r.at(x.ReceivedAt)}}, {"Sent from", []cell{code(x.Remote)}},
 		{"Detail", []cell{text(x.Detail)}}}
@@ -72,8 +71,7 @@ func explanationBlock(x *provider.Explanation) block {
 		Table: &table{Columns: []string{"Step", "Result", "Detail"}, Empty: "The source checks nothing."}}
 	if x.Verified {
 		b.Text = "The delivery is valid now, as of the time of its receipt. Verify it again and reprocess it to " +
-			"store its " +
-			"events."
+			"store its events."
 	}
 	for _, s := range x.Steps {
 		result := cell{Text: "ok", Badge: true, Tone: "good"}
@@ -97,8 +95,7 @@ func verifyPage(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	v := &view{Title: "Verify rejections again", Text: "The stored deliveries were verified with the present " +
-		"secrets, as " +
-		"of the time of their receipt. Nothing was written."}
+		"secrets, as of the time of their receipt. Nothing was written."}
 	switch {
 	case len(found.Items) == 0:
 	case found.Verified == 0:
@@ -124,8 +121,7 @@ func verifyPage(ctx context.Context, r *request) (*view, error) {
 	}
 	reconcile := link("Reconcile the source", query(path("runs", "new", "reconcile"), "source", texts["source"]))
 	v.Blocks = []block{b, {Notes: []note{{Tone: "info", Text: "A source keeps a limited number of rejected " +
-		"deliveries, and " +
-		"cuts long bodies. A reconciliation adds events that are still missing.", Link: &reconcile}}}}
+		"deliveries, and cuts long bodies. A reconciliation adds events that are still missing.", Link: &reconcile}}}}
 	return v, nil
 }
 
