@@ -81,22 +81,42 @@ func TestRun_forms_fitTheStatus(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	b := e.browser()
-	for status, want := range map[runs.Status]string{runs.AwaitingApproval: "Approve Cancel", runs.Queued: "Cancel " +
-		"Pause",
-		runs.Running: "Cancel Pause", runs.Paused: "Cancel Resume", runs.Done: "", runs.Failed: ""} {
-		n := e.db.QueryStrings(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at,
-			ended_at, updated_at) VALUES ('replay', '{}', '', '', $1, '', '{}', now(),
-			CASE WHEN $1 IN ('done', 'failed') THEN now() END, now()) RETURNING run::text`, string(status))[0]
-		p := b.get(t, Prefix+"runs/"+n)
+	labelsOf := func(run string) string {
+		t.Helper()
+		p := b.get(t, Prefix+"runs/"+run)
 		var labels []string
 		for _, label := range []string{"Approve", "Cancel", "Discard", "Pause", "Resume", "Swap"} {
 			if _, ok := p.forms()[label]; ok {
 				labels = append(labels, label)
 			}
 		}
-		if got := strings.Join(labels, " "); got != want {
+		return strings.Join(labels, " ")
+	}
+	add := func(job, status string) string {
+		t.Helper()
+		return e.db.QueryStrings(t, `INSERT INTO runs (job, params, actor, reason, status, detail, bound, counts,
+			created_at, ended_at, updated_at) VALUES ($1, '{"source": 1}', '', '', $2, '', 5, '{}', now(),
+			CASE WHEN $2 IN ('done', 'failed') THEN now() END, now()) RETURNING run::text`, job, status)[0]
+	}
+	for status, want := range map[runs.Status]string{runs.AwaitingApproval: "Approve Cancel", runs.Queued: "Cancel " +
+		"Pause",
+		runs.Running: "Cancel Pause", runs.Paused: "Cancel Resume", runs.Done: "", runs.Failed: ""} {
+		if got := labelsOf(add("replay", string(status))); got != want {
 			t.Errorf("%s: %q, want %q", status, got, want)
 		}
+	}
+	// a swap is offered with the comparison, when all objects are staged
+	rebuild := add("rebuild", "paused")
+	if got := labelsOf(rebuild); got != "Cancel Resume" {
+		t.Errorf("a paused rebuild: %q", got)
+	}
+	e.db.Exec(t, `INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
+		VALUES ('rebuild', $1::bigint, 5, '', now(), now())`,
+		rebuild)
+	p := b.get(t, Prefix+"runs/"+rebuild)
+	if got := labelsOf(rebuild); got != "Discard Resume Swap" || !strings.Contains(p.text(),
+		"All compared objects are the same.") {
+		t.Errorf("a staged rebuild: %q %.3000s", got, p.text())
 	}
 }
 
