@@ -26,7 +26,7 @@ func historyBlocks(ctx context.Context, r *request, name operations.ObjectName) 
 		return nil, err
 	}
 	self := objectPath(name.Source, *name.Account, name.Type, name.ID)
-	b := block{ID: "history", Heading: "History", Lanes: r.newLanes(found.Items),
+	b := block{ID: "history", Heading: "History", Orders: r.newOrders(found.Items),
 		Table: &table{MoreLabel: "Show older events", Columns: []string{"Event", "Occurred", "Applied", "Change",
 			"Outcome", "Reason", "Decided by"}, Empty: "The log has no event of this object any more."}}
 	if cursor != "" {
@@ -276,9 +276,9 @@ func objectDrift(ctx context.Context, r *request, name operations.ObjectName) ([
 	return []block{{ID: "differences", Heading: "Differences that object scans found", Table: t}}, nil
 }
 
-// newLanes draws the order of occurrence of events above the order of their application. A line
+// newOrders draws the order of occurrence of events above the order of their application. A line
 // that crosses others belongs to an event that came late.
-func (r *request) newLanes(items []operations.HistoryItem) *lanes {
+func (r *request) newOrders(items []operations.HistoryItem) *orders {
 	var all []*operations.HistoryItem
 	for i := range items {
 		if !items[i].OccurredAt.IsZero() {
@@ -296,9 +296,9 @@ func (r *request) newLanes(items []operations.HistoryItem) *lanes {
 	slices.SortStableFunc(occurred, func(a, b *operations.HistoryItem) int {
 		return a.OccurredAt.Compare(b.OccurredAt.Time)
 	})
-	l := newLanes("Events in the order of occurrence, above, and in the order of application, below")
+	l := newOrders("Events in the order of occurrence, above, and in the order of application, below")
 	for i, h := range all {
-		l.add(slices.Index(occurred, h), i, len(all), lanePoint{Tone: toneOf[h.Status], Href: eventPath(h.ID),
+		l.add(slices.Index(occurred, h), i, len(all), orderPoint{Tone: toneOf[h.Status], Href: eventPath(h.ID),
 			Title: fmt.Sprintf("%s, %s: occurred %s, applied %s", visible(h.EventType), label(h.Status),
 				r.shortTime(h.OccurredAt.Time).Text, r.shortTime(h.AppliedAt.Time).Text)})
 	}

@@ -65,33 +65,33 @@ func (r *request) newTimeline(label string, moments []moment) *timeline {
 	return l
 }
 
-// lanes draws things in two orders: each is a point above, a point below and a line between.
-type lanes struct {
+// orders draws things in two orders: each is a point above, a point below and a line between.
+type orders struct {
 	Width, Height int
 	Label         string
-	Points        []lanePoint
+	Points        []orderPoint
 }
 
-// lanePoint is a thing in both orders. Top and Bottom are its places from the left.
-type lanePoint struct {
+// orderPoint is a thing in both orders. Top and Bottom are its places from the left.
+type orderPoint struct {
 	Top, Bottom       int
 	Tone, Title, Href string
 }
 
 const (
-	laneMargin  = 14
-	laneHeight  = 112
-	laneSpacing = 64
+	orderMargin  = 14
+	orderHeight  = 112
+	orderSpacing = 64
 )
 
-func newLanes(label string) *lanes {
-	return &lanes{Width: timelineWidth, Height: laneHeight, Label: label}
+func newOrders(label string) *orders {
+	return &orders{Width: timelineWidth, Height: orderHeight, Label: label}
 }
 
 // add adds a thing with its positions in the two orders of n things.
-func (l *lanes) add(top, bottom, n int, p lanePoint) {
-	spacing := min(laneSpacing, (timelineWidth-2*laneMargin)/max(1, n-1))
-	p.Top, p.Bottom = laneMargin+top*spacing, laneMargin+bottom*spacing
+func (l *orders) add(top, bottom, n int, p orderPoint) {
+	spacing := min(orderSpacing, (timelineWidth-2*orderMargin)/max(1, n-1))
+	p.Top, p.Bottom = orderMargin+top*spacing, orderMargin+bottom*spacing
 	l.Points = append(l.Points, p)
 }
 

@@ -50,7 +50,7 @@ type block struct {
 	// Charts are side by side where there is room, each with its label as heading.
 	Charts   []*chart
 	Timeline *timeline
-	Lanes    *lanes
+	Orders   *orders
 	Table    *table
 	Document *document
 	Actions  []action

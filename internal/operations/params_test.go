@@ -134,7 +134,10 @@ func TestHelp_everyParameter_hasOne(t *testing.T) {
 		operations.ReplayParams{}, operations.RefetchParams{}, operations.ResolveParams{},
 		operations.RetentionPolicyParams{}, operations.RetryParams{}, operations.RunChange{},
 		operations.RunParams{}, operations.RunScheduleParams{}, operations.ScheduleChange{},
-		operations.SourceParams{}, operations.RunRequest{}} {
+		operations.SourceParams{}, operations.RunRequest{}, operations.ActivityParams{}, operations.FindParams{},
+		operations.FailureParams{}, operations.HistoryParams{}, operations.HistoryDiffParams{},
+		operations.ObjectAtParams{}, operations.ReprocessParams{}, operations.RejectionSelection{},
+		operations.SourceTypeParams{}, operations.TailParams{}} {
 		for _, p := range operations.Params(params) {
 			if used[p.Help] = true; p.Help == "" {
 				t.Errorf("%T: %s has no help", params, p.Name)
