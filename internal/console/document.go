@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -41,17 +42,20 @@ type node struct {
 	Text, Kind string
 	Children   []*node
 	Open       bool
-	// More is the number of children that are not shown.
-	More int
+	// More: there are children that are not shown.
+	More bool
 }
 
 // Summary describes an object or array that is not open.
 func (n *node) Summary() string {
-	count := len(n.Children) + n.More
-	if n.Kind == "array" {
-		return fmt.Sprintf("[%d]", count)
+	count := strconv.Itoa(len(n.Children))
+	if n.More {
+		count += "…"
 	}
-	return fmt.Sprintf("{%d}", count)
+	if n.Kind == "array" {
+		return "[" + count + "]"
+	}
+	return "{" + count + "}"
 }
 
 // newDocument makes a document of bytes that may come from anyone.
@@ -91,6 +95,8 @@ func shownText(body []byte) string {
 var (
 	errTooDeep       = errors.New("the document is too deep")
 	errSeveralValues = errors.New("the document has several values")
+	// errCut ends the reading of a document at a bound.
+	errCut = errors.New("the document is cut")
 )
 
 // treeParser reads a document up to the bounds.
@@ -104,6 +110,9 @@ type treeParser struct {
 // document reads the only value of a text.
 func (p *treeParser) document() (*node, error) {
 	root, err := p.value("", 0)
+	if errors.Is(err, errCut) {
+		return root, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +166,8 @@ func (p *treeParser) shorten(s string) string {
 	return visible(s)
 }
 
-// children reads the members or elements of n. It counts those beyond the bounds.
+// children reads the members or elements of n. At a bound it ends with errCut, and the rest of the
+// document is not read: that could take seconds.
 func (p *treeParser) children(n *node, depth int) error {
 	for i := 0; p.decoder.More(); i++ {
 		name := fmt.Sprint(i)
@@ -169,27 +179,21 @@ func (p *treeParser) children(n *node, depth int) error {
 			name, _ = t.(string)
 		}
 		if p.nodes >= maxDocumentNodes || p.size > maxDocumentBytes {
-			p.cut = true
-			if err := p.skip(); err != nil {
-				return err
-			}
-			n.More++
-			continue
+			p.cut, n.More = true, true
+			return errCut
 		}
 		child, err := p.value(name, depth+1)
-		if err != nil {
+		if err != nil && !errors.Is(err, errCut) {
 			return err
 		}
 		n.Children = append(n.Children, child)
+		if err != nil {
+			n.More = true
+			return err
+		}
 	}
 	_, err := p.decoder.Token()
 	return err
-}
-
-// skip reads a value and forgets it.
-func (p *treeParser) skip() error {
-	var raw json.RawMessage
-	return p.decoder.Decode(&raw)
 }
 
 // headerFields shows a JSON object of texts as fields.
