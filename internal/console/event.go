@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -42,7 +43,11 @@ func eventPage(ctx context.Context, r *request) (*view, error) {
 	v.Notes = eventNotes(r, e)
 	v.Blocks = append(v.Blocks,
 		block{Timeline: r.newTimeline("Times of this event", eventMoments(r, e, related.Items))},
-		block{Actions: eventActions(r, e)}, receiptBlock(r, e), verificationBlock(r, e), outcomeBlock(r, e))
+		block{Actions: eventActions(r, e)}, receiptBlock(r, e), verificationBlock(r, e))
+	if x := operations.ExplainVerification(r.c.endpoints(), e.Source, e.Headers, e.Body, e.ReceivedAt.Time); x != nil {
+		v.Blocks = append(v.Blocks, signedBytesBlock(x))
+	}
+	v.Blocks = append(v.Blocks, outcomeBlock(r, e))
 	if len(related.Items) > 0 {
 		v.Blocks = append(v.Blocks, effectBlock(r, related.Items))
 	}
@@ -242,6 +247,16 @@ func verificationBlock(r *request, e *events.EventDetail) block {
 	return b
 }
 
+// signedBytesBlock shows step by step what was signed, for an event that was verified at its receipt.
+func signedBytesBlock(x *provider.Explanation) block {
+	b := explanationBlock(x)
+	b.ID, b.Heading, b.Text, b.Folded = "signed", "Signed bytes, verified again with the present configuration", "", true
+	if !x.Verified {
+		b.Text = "The event was verified at its receipt. The secret or the configuration has changed since."
+	}
+	return b
+}
+
 func outcomeBlock(r *request, e *events.EventDetail) block {
 	t := &table{Columns: []string{"Run", "Outcome", "Reason", "Version of the event", "Version that decided", "At",
 		"Attempts"}, Empty: "There is no outcome yet. A processor applies the event when it reads it from the stream."}
@@ -302,15 +317,14 @@ func deliveryBlock(all []events.DeliveryMember) block {
 }
 
 func conflictBlock(r *request, all []events.Conflict) block {
-	t := &table{Columns: []string{"Conflict", "Received", "Type", "Object"}}
+	t := &table{Columns: []string{"Conflict", "Received", "Type"}}
 	for i := range all {
 		c := &all[i]
 		t.Rows = append(t.Rows, []cell{codeLink(id(c.ID), path("conflicts", id(c.ID))), r.at(c.ReceivedAt),
 			text(c.EventType)})
 	}
 	return block{ID: "conflicts", Heading: "Conflicts", Text: "Later deliveries had the same event id and different " +
-		"content. " +
-		"The first one counts.", Table: t}
+		"content. The first one counts.", Table: t}
 }
 
 func liveOutcome(e *events.EventDetail) *events.Outcome {
