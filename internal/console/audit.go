@@ -20,7 +20,7 @@ var auditList = list[operations.AuditParams, adminauth.AuditEntry]{
 	columns: auditColumns,
 	row:     auditRow,
 	read:    operations.Audit,
-	empty:   "No entry fits. An entry appears here with each change, and with each login to the console.",
+	empty:   "No entry matches the filter. An entry appears here with each change, and with each login to the console.",
 	extra: func(context.Context, *request, *operations.AuditParams) ([]block, error) {
 		return []block{{Presets: []cell{link("Redactions", path("redactions"))}}}, nil
 	},

@@ -63,7 +63,7 @@ func conflictPage(ctx context.Context, r *request) (*view, error) {
 
 func conflictFields(r *request, c *events.ConflictDetail, e *events.EventDetail) []field {
 	fields := []field{{"Source", []cell{link(c.Source, path("sources", c.Source))}},
-		{"Provider's id", []cell{code(c.EventID)}},
+		{"Event key", []cell{code(c.EventID)}},
 		{"Stored event", []cell{r.eventCell(c.Event)}}, {"Type", []cell{text(c.EventType)}}}
 	if c.Account != "" {
 		fields = append(fields, field{"Account", []cell{code(c.Account)}})
@@ -109,8 +109,8 @@ func differenceBlock(e *events.EventDetail, c *events.ConflictDetail) block {
 			"or something outside the body."
 		return b
 	case slices.ContainsFunc(all, func(p place) bool { return p.path == "body.api_version" }):
-		b.Text = "The sender used another version of its API for the later delivery. Such deliveries usually tell " +
-			"the same change in another form."
+		b.Text = "The sender used another version of its API for the later delivery. Such deliveries usually " +
+			"describe the same change in another format."
 	default:
 		b.Text = "The content itself changed. The provider does not promise which delivery is right; a refetch of " +
 			"the object shows its present state."
@@ -148,7 +148,7 @@ func listPlaces(root string, before, after *canonical.Value) (all []place, more 
 
 // placeTable shows differences.
 func placeTable(before, after string, all []place) *table {
-	t := &table{Columns: []string{"Place", before, after}, Empty: "Nothing differs."}
+	t := &table{Columns: []string{"Path", before, after}, Empty: "Nothing differs."}
 	for _, p := range all {
 		name := shorten(p.path, maxPlaceRunes)
 		name.Code = true

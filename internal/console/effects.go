@@ -19,7 +19,8 @@ var effectList = list[operations.EffectParams, effects.Effect]{
 	columns: []string{"Effect", "State", "Rule", "Object", "Attempts", "Due", "Planned", "Reason"},
 	row:     effectRow,
 	read:    operations.Effects,
-	empty: "No effect fits. An effect appears here when a change of an object fits a rule in the section effects of " +
+	empty: "No effect matches the filter. An effect appears here when a change of an object fits a rule in the " +
+		"section effects of " +
 		"the configuration; the page docs/how-to/react-once-with-effects.md has an example.",
 }
 
@@ -185,7 +186,7 @@ func effectActions(r *request, e *effects.View) (all []action) {
 			Inputs: inputs, Path: "/api/v1/effects/" + id(e.Effect.ID) + "/" + name, Then: effectPath(e.Effect.ID)}))
 	}
 	if e.State == effects.AwaitingApproval && !e.ApprovalExpired {
-		change("approve", "A processor executes the steps. What the templates get is below.", false)
+		change("approve", "A processor sends the requests and mails of this effect. The template data is below.", false)
 	}
 	if step := unknownStep(e); step != nil {
 		change("resolve", "Say whether "+stepName(step)+" was executed. Check at the destination first.", false,
@@ -197,7 +198,7 @@ func effectActions(r *request, e *effects.View) (all []action) {
 	}
 	switch e.State {
 	case effects.Failed, effects.Review:
-		if unknownStep(e) != nil {
+		if s := unknownStep(e); s != nil && s.State == effects.Unknown && s.Recovery == effects.RecoverByOperator {
 			break // only its outcome decides what is next
 		}
 		change("retry", "A processor tries the next step again now.", false)
@@ -206,10 +207,11 @@ func effectActions(r *request, e *effects.View) (all []action) {
 	}
 	switch e.State {
 	case effects.AwaitingApproval, effects.Planned, effects.Failed, effects.Review:
-		change("reject", "The effect ends for good. Steps that are done stay done.", true)
+		change("reject", "The effect ends permanently. Steps that are done stay done.", true)
 	case effects.Done, effects.Rejected:
 		if undo := undoable(e); undo > 0 && !e.Compensating {
-			change("compensate", "Completed steps are undone, the last one first: "+groupDigits(int64(undo))+".", true,
+			change("compensate", "Undoes the completed steps, the last one first. Number of steps: "+
+				groupDigits(int64(undo))+".", true,
 				input{Name: "partial", Label: "undo what can be undone, and keep the rest", Kind: "checkbox"})
 		}
 	case effects.Running, effects.Expired, effects.Superseded:

@@ -178,7 +178,7 @@ func eventActions(r *request, e *events.EventDetail) []action {
 		"is newer than the stored one changes the object. No effect happens again.", Path: "/api/v1/replays",
 		Values: []value{{"ids", id(e.ID)}}, Reason: "optional", Then: Prefix + "runs/{run}"}))
 	if e.ObjectID != "" {
-		all = append(all, r.form(action{Label: "Refetch the object", Text: "A processor reads the object from the " +
+		all = append(all, r.form(action{Label: "Request a refetch", Text: "A processor reads the object from the " +
 			"provider's API.", Path: "/api/v1/refetches", Values: objectValues(e.Source, e.Account, e.ObjectType,
 			e.ObjectID),
 			Reason: "optional", Then: objectPath(e.Source, e.Account, e.ObjectType, e.ObjectID)}))
@@ -192,7 +192,7 @@ func objectValues(source, account, objectType, objectID string) []value {
 
 func receiptBlock(r *request, e *events.EventDetail) block {
 	fields := []field{{"Source", []cell{link(e.Source, path("sources", e.Source))}},
-		{"Provider's id", []cell{code(e.EventID)}}, {"Postern's id", []cell{code(id(e.ID))}}}
+		{"Event key", []cell{code(e.EventID)}}, {"Postern's id", []cell{code(id(e.ID))}}}
 	if e.ObjectID != "" {
 		fields = append(fields, field{"Object", []cell{r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID),
 			link("all its events", query(path("events"), "source", e.Source, "object_type", e.ObjectType, "object_id",
@@ -250,7 +250,8 @@ func verificationBlock(r *request, e *events.EventDetail) block {
 // signedBytesBlock shows step by step what was signed, for an event that was verified at its receipt.
 func signedBytesBlock(x *provider.Explanation) block {
 	b := explanationBlock(x)
-	b.ID, b.Heading, b.Text, b.Folded = "signed", "Signed bytes, verified again with the present configuration", "", true
+	b.ID, b.Heading, b.Text, b.Folded = "signed", "Signed bytes, verified again with the current configuration", "",
+		true
 	if !x.Verified {
 		b.Text = "The event was verified at its receipt. The secret or the configuration has changed since."
 	}
@@ -306,7 +307,7 @@ func effectBlock(r *request, all []effects.Effect) block {
 }
 
 func deliveryBlock(all []events.DeliveryMember) block {
-	t := &table{Columns: []string{"Position", "Event", "Type", "Provider's id"}}
+	t := &table{Columns: []string{"Position", "Event", "Type", "Event key"}}
 	for i := range all {
 		m := &all[i]
 		t.Rows = append(t.Rows, []cell{number(m.DeliveryIndex + 1), codeLink(id(m.ID), eventPath(m.ID)),
@@ -323,8 +324,8 @@ func conflictBlock(r *request, all []events.Conflict) block {
 		t.Rows = append(t.Rows, []cell{codeLink(id(c.ID), path("conflicts", id(c.ID))), r.at(c.ReceivedAt),
 			text(c.EventType)})
 	}
-	return block{ID: "conflicts", Heading: "Conflicts", Text: "Later deliveries had the same event id and different " +
-		"content. The first one counts.", Table: t}
+	return block{ID: "conflicts", Heading: "Conflicts", Text: "Later deliveries had the same event key and different " +
+		"content. The stored event does not change.", Table: t}
 }
 
 func liveOutcome(e *events.EventDetail) *events.Outcome {

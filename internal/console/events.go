@@ -27,12 +27,12 @@ var eventList = list[operations.EventParams, events.Item]{
 	main: []string{"source", "status", "type", "object_id", "since", "until"},
 	presets: []preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"without outcome", "?status=pending"},
 		{"stale", "?status=stale"}, {"ambiguous", "?status=ambiguous"}, {"from reconciliations", "?origin=reconcile"}},
-	columns: []string{"Received", "Source", "Type", "Object", "Outcome", "Occurred", "Origin", "Event id"},
+	columns: []string{"Received", "Source", "Type", "Object", "Outcome", "Occurred", "Origin", "Event key"},
 	live:    true,
 	row:     eventRow,
 	read:    operations.Events,
-	empty: "No event fits. Events appear here as soon as a source receives one; try it with: " +
-		"postern send --source NAME SAMPLE.",
+	empty: "No event matches the filter. An event appears here as soon as a source " +
+		"accepts a delivery.",
 }
 
 func eventRow(r *request, e *events.Item) []cell {

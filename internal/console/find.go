@@ -24,9 +24,9 @@ func findPage(ctx context.Context, r *request) (*view, error) {
 	if len(found.Items) == 1 {
 		return nil, &redirectError{foundPath(&found.Items[0])}
 	}
-	v.Title = fmt.Sprintf("%d things have this id", len(found.Items))
+	v.Title = fmt.Sprintf("Found: %d", len(found.Items))
 	t := &table{Columns: []string{"Kind", "Id", "Source", "Description", "Time"},
-		Empty: "Nothing has the id " + visible(q) + ". Rejected deliveries have no event: look in the rejections of " +
+		Empty: "Nothing has the id " + visible(q) + ". Rejected deliveries have no event: see the rejections of " +
 			"their " +
 			"source. An event that retention dropped is found by its id of Postern only.",
 		Command: commandLine("find "+quote(q), nil), Curl: curlLine(r, "/api/v1/find", map[string]string{"q": q})}

@@ -25,7 +25,8 @@ func healthPage(ctx context.Context, r *request) (*view, error) {
 	if err := noParams(r.URL); err != nil {
 		return nil, err
 	}
-	v := &view{Title: "Health", Text: "What waits, and where it waits.", Refresh: healthRefresh}
+	v := &view{Title: "Health", Text: "Processes, checks, backlogs and spools of this instance.",
+		Refresh: healthRefresh}
 	for _, read := range healthBlocks {
 		all, err := read(ctx, r)
 		if err != nil {
@@ -73,7 +74,7 @@ func backlogBlocks(ctx context.Context, r *request) ([]block, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := block{ID: "backlog", Heading: "Backlog", Table: &table{Columns: []string{"What waits", "Number", "Oldest " +
+	b := block{ID: "backlog", Heading: "Backlog", Table: &table{Columns: []string{"Backlog", "Number", "Oldest " +
 		"since",
 		"Age"}, Command: "postern stream status", Curl: curlLine(r, "/api/v1/stream", nil)}}
 	for _, n := range []struct {
@@ -174,7 +175,7 @@ func spoolBlocks(ctx context.Context, r *request) ([]block, error) {
 	}
 	b := block{ID: "spools", Heading: "Spools", Text: "Deliveries on the disks of gateways, from times without a " +
 		"database.",
-		Table: &table{Columns: []string{"Spool", "Place", "Deliveries", "Size", "Oldest", "Reported", "Redactions " +
+		Table: &table{Columns: []string{"Spool", "Location", "Deliveries", "Size", "Oldest", "Reported", "Redactions " +
 			"that wait"},
 			Empty:   "No gateway has registered a spool.",
 			Command: "postern spool list", Curl: curlLine(r, "/api/v1/spools", nil)}}

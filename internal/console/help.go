@@ -8,8 +8,10 @@ func helpPage(_ context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	v := &view{Title: "Help", Text: "The keys and words of this console, and where the documentation has more."}
-	keys := &table{Columns: []string{"Key", "What it does"}, Rows: [][]cell{
-		{code("/"), text("go to the search for an id")}, {code("j"), text("next row of a list")},
+	keys := &table{Columns: []string{"Key", "Effect"}, Rows: [][]cell{
+		{code("/"), text("go to the search for an id")},
+		{code("l"), text("follow new events, or stop")}, {code("[ ]"), text("event before, event after")},
+		{code("j"), text("next row of a list")},
 		{code("k"), text("previous row of a list")}, {code("Enter"), text("open the row")},
 		{code("n"), text("next page of a list")}, {code("Escape"), text("close a form or a menu")},
 		{code("?"), text("this page")}}}

@@ -135,7 +135,7 @@ func TestRejections_verifyAgain_reprocessesTheValidOnes(t *testing.T) {
 		}
 	}
 	for path, text := range map[string]string{"rejections/1": "The delivery is valid now",
-		"rejections/4":            "not valid with the present secrets either",
+		"rejections/4":            "not valid with the current secrets either",
 		"rejections/verify?ids=4": "No delivery is valid now."} {
 		if p := b.get(t, Prefix+path); !strings.Contains(p.text(), text) || strings.Contains(p.body, secretCanary) {
 			t.Errorf("%s: %s", path, p.text())
@@ -143,7 +143,7 @@ func TestRejections_verifyAgain_reprocessesTheValidOnes(t *testing.T) {
 	}
 	p = b.get(t, Prefix+"rejections/verify?"+url.Values{"source": {"stripe"},
 		"rejection_reason": {"wrong_signature"}}.Encode())
-	if want := "Valid now: 3 of 4 deliveries, with 3 events. Rejected now too: 1 wrong signature."; !strings.Contains(
+	if want := "Valid now: 3 of 4 deliveries, with 3 events. Still rejected: 1 wrong signature."; !strings.Contains(
 		p.text(), want) {
 		t.Fatalf("without %q: %d %s", want, p.status, p.text())
 	}

@@ -50,7 +50,7 @@ func newReplay(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	v := &view{Kind: "New run", Title: "Replay events", Text: "A replay applies stored events again. Choose the " +
-		"events, look at the preview, then start the run below."}
+		"events, check the preview, then start the run below."}
 	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type", "object_type", "object_id", "status", "since",
 		"until",
 		"mode"}, nil, nil)
@@ -150,7 +150,8 @@ func sizeBlock(r *request, texts map[string]string, p *events.Preview) block {
 // firstEvents lists the newest events of a selection.
 func firstEvents(ctx context.Context, r *request, f *events.Filter) (block, error) {
 	b := block{ID: "events", Heading: fmt.Sprintf("The newest %d", previewRows), Table: &table{
-		Columns: eventList.columns, Empty: "No event fits, so there is nothing to do. Change the selection."}}
+		Columns: eventList.columns, Empty: "No event matches the filter, so there is nothing to do. Change the " +
+			"selection."}}
 	var items []events.Item
 	if f.IDs != nil {
 		b.Heading = fmt.Sprintf("The first %d", previewRows)
@@ -261,7 +262,7 @@ func dryRunBlock(ctx context.Context, r *request, v *view, texts map[string]stri
 	for _, name := range slices.Sorted(maps.Keys(result.Counts)) {
 		b.Fields = append(b.Fields, field{sentenceCase(label(name)), []cell{{Text: groupDigits(result.Counts[name])}}})
 	}
-	b.Table = &table{Columns: []string{"Object", "Source", "Place", "Now", "After the replay"},
+	b.Table = &table{Columns: []string{"Object", "Source", "Path", "Now", "After the replay"},
 		Empty: "The replay would change nothing."}
 	for i := range result.Objects {
 		b.Table.Rows = append(b.Table.Rows, changeRows(r, &result.Objects[i])...)
@@ -356,8 +357,9 @@ func (r *request) retryForm(texts map[string]string, p *operations.RetryParams, 
 func firstFailures(ctx context.Context, r *request, o *replay.RetryParams) (block, error) {
 	b := block{ID: "events", Heading: fmt.Sprintf("The oldest %d", previewRows),
 		Table: &table{Columns: []string{"Event",
-			"Type", "Object", "Outcome", "Failure", "At", "Attempts"}, Empty: "No failed or dead event fits, so " +
-			"there is nothing to do."}}
+			"Type", "Object", "Outcome", "Failure", "At", "Attempts"},
+			Empty: "No failed or dead event matches the filter, so " +
+				"there is nothing to do."}}
 	var ids []int64
 	for cursor, read := int64(0), 0; len(ids) == 0 && cursor < math.MaxInt64 && read < 10; read++ {
 		var err error

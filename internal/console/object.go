@@ -100,7 +100,7 @@ func versionSentence(r *request, v versioning.Version) string {
 		s += ", as a refetch that began at " + r.time(time.UnixMicro(v.Seen)).Text + " read it"
 	}
 	if v.Final {
-		s += ", when it was deleted for good"
+		s += ", when it was deleted permanently"
 	}
 	return s
 }
@@ -136,7 +136,7 @@ func objectNotes(r *request, o *versioning.View) (all []note) {
 		}
 	}
 	add(o.Deleted && !o.Version.Final, "info", "The provider deleted this object. The mirror keeps its last state.")
-	add(o.Deleted && o.Version.Final, "info", "The provider deleted this object for good and does not use its id "+
+	add(o.Deleted && o.Version.Final, "info", "The provider deleted this object permanently and does not use its id "+
 		"again. "+
 		"No later event changes it.")
 	add(o.Ambiguous, "warning", "Different states have the same version, and their order is not known. The mirror "+
@@ -165,7 +165,8 @@ func objectNotes(r *request, o *versioning.View) (all []note) {
 func objectActions(r *request, o *versioning.View) []action {
 	self := r.URL.RequestURI()
 	return []action{
-		r.objectForm(o, action{Label: "Refetch", Text: "A processor reads the object from the provider's API. The " +
+		r.objectForm(o, action{Label: "Request a refetch", Text: "A processor reads the object from the provider's " +
+			"API. The " +
 			"response changes the mirror only if it is newer.", Path: "/api/v1/refetches", Reason: "optional",
 			Then: self}),
 		{Label: "Replay its events…", Text: "Shows how many events would be applied again, and what would change.",

@@ -99,46 +99,55 @@ func (r *request) activityCharts(ctx context.Context, source, since string) ([]b
 	}
 	a := newActivityChart(r, points, step, source)
 	return []block{{ID: "activity", Charts: []*chart{
-		newChart("Deliveries, last "+since, a.titles, a.hrefs, []series{
-			a.series("stored", "good", func(c *activity.Counts) int64 { return c.Stored }),
-			a.series("duplicates", "", func(c *activity.Counts) int64 { return c.Duplicates }),
-			a.series("conflicts", "warning", func(c *activity.Counts) int64 { return c.Conflicts }),
-			a.series("rejected", "bad", func(c *activity.Counts) int64 { return c.Rejected })}),
-		newChart("Outcomes, last "+since, a.titles, a.hrefs, []series{
-			a.series("applied", "good", func(c *activity.Counts) int64 { return c.Applied }),
-			a.series("unchanged, stale", "", func(c *activity.Counts) int64 {
-				return c.Unchanged + c.Stale +
-					c.Ignored
+		newChart("Received events and rejections, last "+since, a.titles, []series{
+			a.series("stored", "good", "events", func(c *activity.Counts) int64 { return c.Stored }),
+			a.series("duplicates", "", "", func(c *activity.Counts) int64 { return c.Duplicates }),
+			a.series("conflicts", "warning", "conflicts", func(c *activity.Counts) int64 { return c.Conflicts }),
+			a.series("rejected", "bad", "rejections", func(c *activity.Counts) int64 { return c.Rejected })}),
+		newChart("Outcomes, last "+since, a.titles, []series{
+			a.series("applied", "good", "", func(c *activity.Counts) int64 { return c.Applied }),
+			a.series("unchanged, stale, ignored", "", "",
+				func(c *activity.Counts) int64 { return c.Unchanged + c.Stale + c.Ignored }),
+			a.series("ambiguous, failed", "warning", "", func(c *activity.Counts) int64 {
+				return c.Ambiguous +
+					c.Failed
 			}),
-			a.series("ambiguous, failed", "warning", func(c *activity.Counts) int64 { return c.Ambiguous + c.Failed }),
-			a.series("dead", "bad", func(c *activity.Counts) int64 { return c.Dead })})}}}, nil
+			a.series("dead", "bad", "", func(c *activity.Counts) int64 { return c.Dead })})}}}, nil
 }
 
 // activityChart are the steps of a chart, each with its counts.
 type activityChart struct {
-	counts        []activity.Counts
-	titles, hrefs []string
+	source string
+	step   time.Duration
+	starts []time.Time
+	counts []activity.Counts
+	titles []string
 }
 
 func newActivityChart(r *request, points *activity.Points, step time.Duration, source string) *activityChart {
-	a := &activityChart{}
+	a := &activityChart{source: source, step: step}
 	byTime := map[int64]activity.Counts{}
 	for i := range points.Points {
 		byTime[points.Points[i].At.Unix()] = points.Points[i].Counts
 	}
 	for at := points.Since.Time; at.Before(points.Until.Time); at = at.Add(step) {
+		a.starts = append(a.starts, at)
 		a.counts = append(a.counts, byTime[at.Unix()])
 		a.titles = append(a.titles, at.In(r.zone).Format("15:04"))
-		a.hrefs = append(a.hrefs, query(path("events"), "source", source, "since", at.UTC().Format(time.RFC3339),
-			"until", at.Add(step).UTC().Format(time.RFC3339)))
 	}
 	return a
 }
 
-func (a *activityChart) series(label, tone string, count func(*activity.Counts) int64) series {
+// series returns the numbers of one kind. Their bars lead to the list of that name in their time;
+// "" for no list.
+func (a *activityChart) series(label, tone, list string, count func(*activity.Counts) int64) series {
 	s := series{label: label, tone: tone}
-	for i := range a.counts {
+	for i, at := range a.starts {
 		s.values = append(s.values, count(&a.counts[i]))
+		if list != "" {
+			s.hrefs = append(s.hrefs, query(path(list), "source", a.source, "since", at.UTC().Format(time.RFC3339),
+				"until", at.Add(a.step).UTC().Format(time.RFC3339)))
+		}
 	}
 	return s
 }

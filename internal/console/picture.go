@@ -117,6 +117,8 @@ type legendItem struct{ Tone, Label, Total string }
 type series struct {
 	label, tone string
 	values      []int64
+	// hrefs are the links of the bars; nil: they have none.
+	hrefs []string
 }
 
 const (
@@ -125,7 +127,7 @@ const (
 )
 
 // newChart stacks series that have one value for each step.
-func newChart(label string, titles, hrefs []string, all []series) *chart {
+func newChart(label string, titles []string, all []series) *chart {
 	c := &chart{Width: chartWidth, Height: chartHeight, Label: label}
 	steps := len(titles)
 	if steps == 0 {
@@ -150,8 +152,8 @@ func newChart(label string, titles, hrefs []string, all []series) *chart {
 			y -= h
 			b := bar{X: left, Y: max(0, y), Width: max(1, right-left-1), Height: h, Tone: s.tone,
 				Title: titles[i] + ": " + s.label + " " + groupDigits(s.values[i])}
-			if len(hrefs) > i {
-				b.Href = hrefs[i]
+			if s.hrefs != nil {
+				b.Href = s.hrefs[i]
 			}
 			c.Bars = append(c.Bars, b)
 		}

@@ -23,7 +23,8 @@ var completenessList = list[operations.SourceParams, watermarks.Completeness]{
 		"reconciliation reads the provider's API and moves these times forward.",
 	command: "drift show", api: "/api/v1/watermarks",
 	main: []string{"source"},
-	columns: []string{"Source", "Account", "What", "Complete until", "Behind", "Complete part", "Raised by", "Problem",
+	columns: []string{"Source", "Account", "Subject", "Complete until", "Behind", "Complete share", "Last run",
+		"Problem",
 		"Reason"},
 	row:  completenessRow,
 	read: operations.Watermarks,
@@ -105,7 +106,8 @@ func reconciliationPage(ctx context.Context, r *request) (*view, error) {
 }
 
 func newestScanBlock(r *request, newest []runs.Run) block {
-	t := &table{Columns: []string{"Run", "Status", "What", "Checked", "Missing", "Older", "Differ", "Orphans",
+	t := &table{Columns: []string{"Run", "Status", "Request", "Checked", "Missing", "Mirror older", "Content differs",
+		"Orphans",
 		"Repaired",
 		"Unrepaired", "Created"}, Empty: "No reconciliation has run yet. Start one with the link above."}
 	for i := range newest {

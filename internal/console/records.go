@@ -39,11 +39,11 @@ var objectList = list[operations.ObjectParams, versioning.View]{
 	aliases: []string{"object_type", "object_id"},
 	presets: []preset{{"ambiguous", "?ambiguous=true"}, {"refetch pending", "?refetch_pending=true"},
 		{"deleted", "?deleted=true"}, {"written by an older rule", "?outdated=true"}},
-	columns: []string{"Object", "Source", "Account", "Flags", "Version", "Revision", "Last event", "Updated"},
+	columns: []string{"Object", "Source", "Account", "Flags", "Version", "Revision", "Decided by", "Updated"},
 	row:     objectRow,
 	read:    operations.Objects,
-	empty: "No object fits. An object appears here when the first event about it is applied; try it with: postern " +
-		"send --source NAME SAMPLE.",
+	empty: "No object matches the filter. An object appears here when the first event about " +
+		"it is applied.",
 }
 
 func objectRow(r *request, o *versioning.View) []cell {
@@ -91,7 +91,8 @@ var outcomeList = list[operations.OutcomeParams, events.Outcome]{
 	columns: []string{"At", "Event", "Source", "Object", "Outcome", "Reason", "Run"},
 	row:     outcomeRow,
 	read:    operations.Outcomes,
-	empty: "No outcome fits. An event has an outcome as soon as a processor has applied it. Events that wait for one " +
+	empty: "No outcome matches the filter. An event has an outcome as soon as a processor has applied it. Events " +
+		"that wait for one " +
 		"are in the list of events with the status pending.",
 }
 
@@ -128,11 +129,12 @@ var rejectionList = list[operations.RejectionParams, ingest.Rejection]{
 	command: "rejections list", api: "/api/v1/rejections",
 	main:    []string{"source", "reason", "since", "until"},
 	presets: []preset{{"wrong signature", "?reason=wrong_signature"}, {"last hour", "?since=1h"}},
-	columns: []string{"Received", "Source", "Reason", "Detail", "Sent from", "Bytes", "Number"},
+	columns: []string{"Received", "Source", "Reason", "Detail", "Sent from", "Bytes", "Rejection"},
 	row:     rejectionRow,
 	read:    operations.Rejections,
 	extra:   rejectionGroups,
-	empty: "No rejected delivery fits. A delivery appears here if a source does not accept it, for example because " +
+	empty: "No rejected delivery matches the filter. A delivery appears here if a source does not accept it, for " +
+		"example because " +
 		"its signature is wrong.",
 }
 
@@ -158,10 +160,11 @@ var conflictList = list[operations.ConflictParams, events.Conflict]{
 	command: "conflicts list", api: "/api/v1/conflicts",
 	main:    []string{"source", "type", "key", "since", "until"},
 	presets: []preset{{"last 24 hours", "?since=24h"}},
-	columns: []string{"Received", "Source", "Type", "Provider's id", "Stored event", "Account", "Bytes"},
+	columns: []string{"Received", "Source", "Type", "Event key", "Stored event", "Account", "Bytes"},
 	row:     conflictRow,
 	read:    operations.Conflicts,
-	empty: "No conflict fits. A conflict appears here if a provider sends the same event id twice with different " +
+	empty: "No conflict matches the filter. A conflict appears here if a provider sends the same event id twice with " +
+		"different " +
 		"content.",
 }
 

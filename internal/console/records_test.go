@@ -23,10 +23,10 @@ func TestRecordPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		}
 	}
 	check(map[string][]string{
-		"objects":              {"No object fits. An object appears here when"},
-		"rejections":           {"No rejected delivery fits. A delivery appears here if"},
-		"conflicts":            {"No conflict fits."},
-		"outcomes?status=dead": {"No outcome fits.", "postern outcomes list --status dead"},
+		"objects":              {"No object matches the filter. An object appears here when"},
+		"rejections":           {"No rejected delivery matches the filter. A delivery appears here if"},
+		"conflicts":            {"No conflict matches the filter."},
+		"outcomes?status=dead": {"No outcome matches the filter.", "postern outcomes list --status dead"},
 		"refetches":            {"No object waits for a refetch."},
 	})
 	e.fill(t, "")
@@ -121,7 +121,8 @@ func TestObject_severalAccounts_choice(t *testing.T) {
 		if p.status != http.StatusOK {
 			t.Fatalf("%s: %d %s", href, p.status, p.text())
 		}
-		if to := b.submit(t, p, "Refetch"); to.status != http.StatusSeeOther || to.header.Get("Location") != href {
+		if to := b.submit(t, p, "Request a refetch"); to.status != http.StatusSeeOther ||
+			to.header.Get("Location") != href {
 			t.Fatalf("%s: %d %s %s", href, to.status, to.header.Get("Location"), to.text())
 		}
 		if n := e.db.QueryStrings(t, `SELECT account FROM refetch_requests`); len(n) != i+1 {
@@ -130,7 +131,7 @@ func TestObject_severalAccounts_choice(t *testing.T) {
 		if to := b.submit(t, b.get(t, href), "Cancel the refetch"); to.status != http.StatusSeeOther {
 			t.Errorf("cancel: %d %s", to.status, to.text())
 		}
-		if to := b.submit(t, b.get(t, href), "Refetch"); to.status != http.StatusSeeOther {
+		if to := b.submit(t, b.get(t, href), "Request a refetch"); to.status != http.StatusSeeOther {
 			t.Errorf("again: %d %s", to.status, to.text())
 		}
 	}

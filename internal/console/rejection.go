@@ -18,7 +18,7 @@ import (
 // verifyPath is the page that verifies rejected deliveries again.
 var verifyPath = path("rejections", "verify")
 
-// rejectionPage shows one rejected delivery, and how the present configuration verifies it.
+// rejectionPage shows one rejected delivery, and how the current configuration verifies it.
 func rejectionPage(ctx context.Context, r *request) (*view, error) {
 	n, err := r.pathNumber("rejection")
 	if err != nil {
@@ -43,7 +43,7 @@ func rejectionPage(ctx context.Context, r *request) (*view, error) {
 		size.Sub = "only a part is stored, so it cannot be verified again"
 	}
 	v.Blocks = []block{{Actions: []action{{Label: "Verify again", Href: query(verifyPath, "ids", id(x.ID)),
-		Text: "Verifies the stored delivery with the present secrets. Nothing is written."}}},
+		Text: "Verifies the stored delivery with the current secrets. Nothing is written."}}},
 		{ID: "rejection", Fields: append(fields, field{"Bytes", []cell{size}})}}
 	if x.Verification != nil {
 		v.Blocks = append(v.Blocks, explanationBlock(x.Verification))
@@ -66,8 +66,8 @@ func sentence(s string) string {
 
 // explanationBlock shows step by step how the configured source verifies a delivery.
 func explanationBlock(x *provider.Explanation) block {
-	b := block{ID: "verification", Heading: "Verification with the present configuration",
-		Text:  "The delivery is not valid with the present secrets either.",
+	b := block{ID: "verification", Heading: "Verification with the current configuration",
+		Text:  "The delivery is not valid with the current secrets either.",
 		Table: &table{Columns: []string{"Step", "Result", "Detail"}, Empty: "The source checks nothing."}}
 	if x.Verified {
 		b.Text = "The delivery is valid now, as of the time of its receipt. Verify it again and reprocess it to " +
@@ -106,8 +106,9 @@ func verifyPage(ctx context.Context, r *request) (*view, error) {
 			groupDigits(int64(found.Verified)), describeCount(len(found.Items), "delivery"),
 			describeCount(found.Events, "event"), remainingText(found)))})
 	}
-	b := block{Table: &table{Columns: []string{"Received", "Source", "Now", "Result", "Events", "Number"},
-		Empty: "No rejected delivery fits. A delivery that was reprocessed is not in this list any more."}}
+	b := block{Table: &table{Columns: []string{"Received", "Source", "Now", "Result", "Events", "Rejection"},
+		Empty: "No rejected delivery matches the filter. A delivery that was reprocessed is not in this list any " +
+			"more."}}
 	for i := range found.Items {
 		b.Table.Rows = append(b.Table.Rows, verifiedRow(r, &found.Items[i].Reverification))
 	}
@@ -134,7 +135,7 @@ func remainingText(found *operations.RejectionResults) string {
 	if len(parts) == 0 {
 		return ""
 	}
-	return visible("Rejected now too: " + strings.Join(parts, ", ") + ".")
+	return visible("Still rejected: " + strings.Join(parts, ", ") + ".")
 }
 
 func verifiedRow(r *request, x *ingest.Reverification) []cell {

@@ -118,7 +118,7 @@ func problemView(r *request, p *admin.Problem) *view {
 		v.Blocks = []block{{Table: matches}}
 	}
 	if p.Status >= http.StatusInternalServerError {
-		v.Blocks = []block{{Text: "The rest of the console may work. This page was asked for at " +
+		v.Blocks = []block{{Text: "The rest of the console may work. This page was requested at " +
 			r.now.In(r.zone).Format(time.TimeOnly) + ".", Fields: []field{{"Try again", []cell{link(r.URL.Path,
 			r.URL.RequestURI())}}}}}
 	}

@@ -59,7 +59,7 @@ func retentionPage(ctx context.Context, r *request) (*view, error) {
 
 // dayBlock shows the days of the log with their sizes.
 func dayBlock(r *request, found *retention.View) block {
-	t := &table{Columns: []string{"Day", "Events (estimate)", "Size", "Dead", "Dropped"},
+	t := &table{Columns: []string{"Day", "Events (estimate)", "Size", "Dead", "Drop"},
 		Empty: "The log has no day yet. The first delivery creates one.", Curl: curlLine(r, "/api/v1/retention", nil),
 		Command: "postern retention show"}
 	var titles []string
@@ -82,7 +82,7 @@ func dayBlock(r *request, found *retention.View) block {
 	if len(due.values) > 0 && hasAny(due.values) {
 		all = append(all, due)
 	}
-	c := newChart("Size of each day of the log", titles, nil, all)
+	c := newChart("Size of each day of the log", titles, all)
 	if c != nil {
 		for i := range c.Legend {
 			c.Legend[i].Total = ""

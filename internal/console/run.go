@@ -245,7 +245,7 @@ func runActions(r *request, run *runs.Run) (all []action) {
 		change("resume", text, "optional", false)
 	}
 	if !run.Status.Ended() && rebuild.Stage(run) != rebuild.Staged {
-		change("cancel", "The run ends. What it has done stays.", "optional", true)
+		change("cancel", "The run ends. Its completed changes remain.", "optional", true)
 	}
 	return all
 }
@@ -302,7 +302,8 @@ func driftBlocks(ctx context.Context, r *request, run *runs.Run, texts map[strin
 func driftBlock(r *request, report *objectscan.DriftReport) block {
 	b := block{ID: "drift", Heading: "Drift by type", Table: &table{Columns: []string{"Type", "Phase", "Checked",
 		"Equal",
-		"Missing", "Older", "Newer", "Differ", "Orphans", "Not listed", "Repaired", "Unrepaired", "Changes from",
+		"Missing", "Mirror older", "Mirror newer", "Content differs", "Orphans", "Not listed", "Repaired", "Unrepaired",
+		"Changes from",
 		"Note"},
 		Empty: "The scan has not reached a type yet."}}
 	for i := range report.Types {

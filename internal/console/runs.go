@@ -50,10 +50,11 @@ var runList = list[operations.RunParams, runs.Run]{
 	presets: []preset{{"running", "?status=running"}, {"awaiting approval", "?status=awaiting_approval"},
 		{"paused", "?status=paused"}, {"failed", "?status=failed"}, {"replays", "?job=replay"},
 		{"reconciliations", "?job=reconcile"}, {"rebuilds", "?job=rebuild"}},
-	columns: []string{"Run", "Job", "Status", "What", "Processed", "Actor", "Created", "Duration", "Detail"},
+	columns: []string{"Run", "Job", "Status", "Request", "Processed", "Actor", "Created", "Duration", "Detail"},
 	row:     runRow,
 	read:    operations.Runs,
-	empty: "No run fits. A run appears here when an operator or a schedule starts a job. Start one with the links " +
+	empty: "No run matches the filter. A run appears here when an operator or a schedule starts a job. Start one " +
+		"with the links " +
 		"above.",
 	extra: func(context.Context, *request, *operations.RunParams) ([]block, error) {
 		return []block{{Presets: newRunLinks()}}, nil

@@ -220,7 +220,7 @@ func (l *loginLimiter) failed(address string) {
 	l.counts[address]++
 }
 
-// startMinute forgets the counts of the minute before.
+// startMinute resets the counts of the minute before.
 func (l *loginLimiter) startMinute() {
 	if minute := l.now().Truncate(time.Minute); !minute.Equal(l.minute) {
 		l.minute = minute

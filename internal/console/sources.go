@@ -71,7 +71,7 @@ func (r *request) sourcesBlock(ctx context.Context, cursor string, active bool) 
 func sourceState(s *operations.Source) cell {
 	switch {
 	case s.SilentTypes > 0:
-		return cell{Text: fmt.Sprintf("%d types silent", s.SilentTypes), Badge: true, Tone: "warning"}
+		return cell{Text: fmt.Sprintf("silent types: %d", s.SilentTypes), Badge: true, Tone: "warning"}
 	case !s.Configured:
 		return cell{Text: "not configured here", Badge: true}
 	case s.LastEventAt.IsZero():
@@ -127,7 +127,7 @@ func withSettings(r *request, v *view, s *operations.SourceDetail) *view {
 		{"Senders", []cell{text(cmp.Or(strings.Join(set.AllowFrom, ", "), "any address"))}},
 		{"Account", []cell{text(cmp.Or(set.Account, strings.Join(set.Accounts, ", "), "any"))}},
 		{"Provider's API", []cell{text(map[bool]string{true: "configured", false: "not configured"}[set.API])}}}
-	t := &table{Columns: []string{"Secret", "From", "Place", "Changed"},
+	t := &table{Columns: []string{"Secret", "Kind", "Variable or file", "Changed"},
 		Empty: "The source has no signing secret. Its provider verifies deliveries in another way."}
 	for _, secret := range set.Secrets {
 		changed := r.at(secret.ChangedAt)
@@ -156,7 +156,7 @@ func (r *request) typesBlock(ctx context.Context, source string) (block, error) 
 	if err != nil {
 		return block{}, err
 	}
-	t := &table{Columns: []string{"Event type", "Events", "Last", "Usual gap", "State"},
+	t := &table{Columns: []string{"Event type", "Events", "Last", "Usual interval", "State"},
 		Empty: "No event is reported yet. Processes report once a minute.",
 		Curl:  curlLine(r, "/api/v1/source-types", map[string]string{"source": source})}
 	for i := range found.Items {

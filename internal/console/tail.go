@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// heartbeatInterval is the time between two signs of life of the stream.
+	// heartbeatInterval is the time between two heartbeats of the stream.
 	heartbeatInterval = 15 * time.Second
 	// recheckInterval is how often the session of the watching operator is checked again.
 	recheckInterval = 5 * time.Second

@@ -32,15 +32,15 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		}
 	}
 	check(map[string][]string{
-		"runs":               {"No run fits. A run appears here when", "postern runs list"},
-		"runs/new/replay":    {"Events0 counted", "No event fits, so there is nothing to do."},
-		"runs/new/retry":     {"Events0 counted", "No failed or dead event fits"},
+		"runs":               {"No run matches the filter. A run appears here when", "postern runs list"},
+		"runs/new/replay":    {"Events0 counted", "No event matches the filter, so there is nothing to do."},
+		"runs/new/retry":     {"Events0 counted", "No failed or dead event matches the filter"},
 		"runs/new/rebuild":   {"Name the source first."},
 		"runs/new/reconcile": {"Name the source first."},
 		"schedules":          {"There are no schedules."},
-		"effects":            {"No effect fits."},
+		"effects":            {"No effect matches the filter."},
 		"reconciliation":     {"Nothing is known to be complete yet.", "No object waits for a refetch."},
-		"audit":              {"No entry fits."},
+		"audit":              {"No entry matches the filter."},
 		"retention":          {"Events30 days", "Keyswithout limit", "Retention has not run yet."},
 		"redactions":         {"Nothing was redacted."},
 		"health": {"Events without an outcome0", "NATS does not respond", "No gateway has registered a " +
