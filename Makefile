@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/
 BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern/internal/telemetry.commit=$(COMMIT)"
 
 .DEFAULT_GOAL := help
-.PHONY: help docs dev playground test test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record docs-reference chaos chaos-short chaos-mutants mutants build image pictures prerequisites servers
+.PHONY: help docs dev playground test test-browser test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record docs-reference chaos chaos-short chaos-mutants mutants build image pictures prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test: prerequisites ## run all tests, with a private PostgreSQL and JetStream, a
 	cd test/oracles && go test -short -timeout $(TIMEOUT) . -rapid.seed=20261121
 	cd bench && go test -short -timeout $(TIMEOUT) ./...
 
+test-browser: prerequisites ## operate the console with Chromium: clicks, keys, hostile events, foreign pages, accessibility
+	cd test/browser && go test -count=1 -timeout $(TIMEOUT) .
+
 test-long: prerequisites ## all tests for nights and releases, over two hours: full seeds, race detector, ten minutes of chaos, mutants
 	go test -timeout 2h ./...
 	go test -race -timeout 2h ./...
@@ -50,6 +53,7 @@ check: ## format, vet, staticcheck, architecture, modules, generated pages: what
 	go test -count=1 ./internal/archtest
 	go mod tidy -diff
 	cd test/oracles && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff
+	cd test/browser && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff
 	cd bench && go vet ./... && go run $(STATICCHECK) ./... && go mod tidy -diff
 	@if [ -d internal/config/gendoc ]; then echo "go run ./internal/config/gendoc -check"; go run ./internal/config/gendoc -check; fi
 
