@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"fmt"
 	"html/template"
@@ -93,6 +94,9 @@ func (r *request) frame(v *view) *frame {
 // render writes a page. A template that fails writes nothing of the page.
 func (c *Console) render(w http.ResponseWriter, r *request, status int, v *view) {
 	for i := range v.Blocks {
+		if t := v.Blocks[i].Table; t != nil && len(v.Blocks) > 1 && t.Label == "" {
+			t.Label = cmp.Or(v.Blocks[i].Heading, v.Title)
+		}
 		for j := range v.Blocks[i].Actions {
 			if a := &v.Blocks[i].Actions[j]; a.Disabled == "" {
 				a.Disabled = r.mayChange()

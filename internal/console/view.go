@@ -66,6 +66,8 @@ type field struct {
 
 // table is a list of things. The first cell of a row is usually its link.
 type table struct {
+	// Label names the table among the others of the page. The page sets it.
+	Label   string
 	Columns []string
 	Rows    [][]cell
 	// Empty is shown where there are no rows. It says what would be here, and the next step.

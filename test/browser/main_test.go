@@ -3,6 +3,9 @@ package browser_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -20,6 +23,7 @@ var instance struct {
 	dir, program string
 	Ingest       string `json:"ingest_url"`
 	Console      string `json:"admin_url"`
+	Sources      map[string]struct{ Secret string }
 }
 
 func TestMain(m *testing.M) {
@@ -92,11 +96,10 @@ func stop() {
 }
 
 // postern runs a command for the instance.
-func postern(input string, args ...string) error {
+func postern(args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, instance.program, append(args, "--dir", instance.dir)...)
-	cmd.Stdin = strings.NewReader(input)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("postern %s: %w: %s", strings.Join(args, " "), err, out)
 	}
@@ -104,8 +107,9 @@ func postern(input string, args ...string) error {
 }
 
 // hostile is markup that would run, load something or change the page, if it were not shown as text.
-const hostile = `</pre></td></table><script>document.title="pwned"</script><img src=x onerror="document.title='pwned'">` +
-	`<iframe src="https://evil.example/"></iframe><svg onload="alert(1)"><button hx-get="/console/help" ` +
+const hostile = `</pre></td></table><script>document.title="pwned"</script>` +
+	`<img src=x onerror="document.title='pwned'"><iframe src="https://evil.example/"></iframe>` +
+	`<svg onload="alert(1)"><button hx-get="/console/help" ` +
 	`hx-trigger="load" hx-target="body">x</button><form action="https://evil.example"><b id="main">` + "\u202e"
 
 // fill sends events, hostile ones among them, and forged deliveries.
@@ -114,11 +118,11 @@ func fill() error {
 	body := `{"id": ` + string(text) + `, "object": "event", "type": ` + string(text) + `, "created": 1790000000,
 		"data": {"object": {"id": ` + string(text) + `, "object": ` + string(text) + `, "name": ` + string(text) + `}}}`
 	for _, err := range []error{
-		postern("", "send", "stripe", "customer.updated", "--count", "60", "--new-objects"),
-		postern("", "send", "stripe", "invoice.paid", "--count", "3", "--shuffle"),
-		postern("", "send", "shopify", "orders/create"),
-		postern(body, "send", "stripe", "customer.updated", "--data", "-"),
-		forge(body),
+		postern("send", "stripe", "customer.updated", "--count", "60", "--new-objects"),
+		postern("send", "stripe", "invoice.paid", "--count", "3", "--shuffle"),
+		postern("send", "shopify", "orders/create"),
+		deliver(body, instance.Sources["stripe"].Secret),
+		deliver(body, "a wrong secret"),
 	} {
 		if err != nil {
 			return err
@@ -127,13 +131,15 @@ func fill() error {
 	return nil
 }
 
-// forge sends a delivery with a wrong signature.
-func forge(body string) error {
+// deliver sends a delivery as Stripe does.
+func deliver(body, secret string) error {
 	req, err := http.NewRequest(http.MethodPost, instance.Ingest+"/webhooks/stripe", strings.NewReader(body))
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Stripe-Signature", "t=1,v1=00")
+	at, mac := fmt.Sprint(time.Now().Unix()), hmac.New(sha256.New, []byte(secret))
+	_, _ = mac.Write([]byte(at + "." + body)) // a hash never returns an error
+	req.Header.Set("Stripe-Signature", "t="+at+",v1="+hex.EncodeToString(mac.Sum(nil)))
 	req.Header.Set("User-Agent", `<script>document.title="pwned"</script>`)
 	res, err := http.DefaultClient.Do(req)
 	if err == nil {
