@@ -106,7 +106,8 @@ func postern(args ...string) error {
 	return nil
 }
 
-// hostile is markup that would run, load something or change the page, if it were not shown as text.
+// hostile is markup that would run, load something or change the page, if it were not shown as
+// text.
 const hostile = `</pre></td></table><script>document.title="pwned"</script>` +
 	`<img src=x onerror="document.title='pwned'"><iframe src="https://evil.example/"></iframe>` +
 	`<svg onload="alert(1)"><button hx-get="/console/help" ` +

@@ -39,8 +39,8 @@ func axe(t *testing.T) string {
 	return ""
 }
 
-// axeRun is the expression for the violations in a page. Dark pages are checked for colours only, as
-// they differ in nothing else.
+// axeRun is the expression for the violations in a page. Dark pages are checked for colours only,
+// as they differ in nothing else.
 func axeRun(coloursOnly bool) string {
 	rules := `{type: "tag", values: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}`
 	if coloursOnly {
@@ -50,8 +50,8 @@ func axeRun(coloursOnly bool) string {
 		v.nodes.slice(0, 3).map(n => n.target.join(" ") + " " + n.html.slice(0, 120)).join("; ")))`
 }
 
-// Every page of the menu, and one of each kind of thing, is accessible in both colours and on narrow
-// screens, where only tables scroll sideways.
+// Every page of the menu, and one of each kind of thing, is accessible in both colours and on
+// narrow screens, where only tables scroll sideways.
 func TestPages_colourAndWidth_areAccessible(t *testing.T) {
 	script := axe(t)
 	b := open(t)
