@@ -198,8 +198,8 @@ func effectActions(r *request, e *effects.View) (all []action) {
 	}
 	switch e.State {
 	case effects.Failed, effects.Review:
-		if s := unknownStep(e); s != nil && s.State == effects.Unknown && s.Recovery == effects.RecoverByOperator {
-			break // only its outcome decides what is next
+		if s := unknownStep(e); s != nil && (s.State != effects.Unknown || s.Recovery == effects.RecoverByOperator) {
+			break // an operator must resolve it first
 		}
 		change("retry", "A processor tries the next step again now.", false)
 	case effects.AwaitingApproval, effects.Planned, effects.Running, effects.Done, effects.Rejected, effects.Expired,
