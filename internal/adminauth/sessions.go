@@ -65,16 +65,17 @@ WHERE s.digest = $1 AND s.created_at > clock_now() - $2::interval AND s.used_at 
 	useSessionSQL = `UPDATE console_sessions SET used_at = clock_now() WHERE digest = $1`
 )
 
-// FindSession returns the session of a secret. Errors: ErrUnknownToken where there is none, and
+// FindSession returns the session of a secret. used: the operator sent the request, which a page
+// that refreshes itself did not. Errors: ErrUnknownToken where there is none, and
 // where its token is revoked or has expired.
-func FindSession(ctx context.Context, db postgres.DB, secret string) (s Session, err error) {
+func FindSession(ctx context.Context, db postgres.DB, secret string, used bool) (s Session, err error) {
 	var unused bool
 	err = db.QueryRow(ctx, findSessionSQL, sessionDigest(secret), maxSessionAge, maxSessionIdle).
 		Scan(&s.Token, &s.Role, &unused)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return s, ErrUnknownToken
 	}
-	if err == nil && unused {
+	if err == nil && unused && used {
 		_, err = db.Exec(ctx, useSessionSQL, sessionDigest(secret))
 	}
 	if err != nil {

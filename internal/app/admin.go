@@ -42,7 +42,8 @@ func (a *App) addAdmin(ctx context.Context) error {
 		return err
 	}
 	address := a.AdminAddr() // the bound address has an IP, so IsLoopback can check it
-	require := a.Config.Admin.RequireTokens || !config.IsLoopback(address)
+	// Another host name means a proxy, through which others than this machine come.
+	require := a.Config.Admin.RequireTokens || !config.IsLoopback(address) || len(a.Config.Console.Hosts) > 0
 	if require { // before the listener accepts connections
 		if err := a.checkTokens(ctx, pool, address); err != nil {
 			return err
@@ -100,8 +101,8 @@ func (a *App) withConsole(ctx context.Context, api http.Handler, o console.Optio
 		return api, nil
 	}
 	var err error
-	if o.Pages, err = a.namedPool(ctx, string(a.Config.Database.URL), "postern_operator", "postern_console",
-		consoleConns); err != nil {
+	if o.Pages, err = a.openPool(ctx, postgres.Options{URL: string(a.Config.Database.URL), Role: "postern_operator",
+		AppName: "postern_console", MaxConns: consoleConns, ReadTimeout: console.PageTimeout}); err != nil {
 		return nil, err
 	}
 	o.Endpoints = func() []config.Endpoint { return a.currentConfig.Load().Endpoints() }
@@ -165,8 +166,9 @@ func (a *App) checkTokens(ctx context.Context, pool *pgxpool.Pool, address strin
 	case n > 0:
 		return nil
 	case config.IsLoopback(address):
-		return fmt.Errorf("admin.require_tokens is on, and there is no valid token: create one with `postern token " +
-			"create --role reader --name NAME`, or remove the setting")
+		return fmt.Errorf("admin.require_tokens or console.hosts is set, and there is no valid token: create one " +
+			"with `postern token " +
+			"create --role reader --name NAME`, or remove the settings")
 	}
 	return fmt.Errorf("the admin address %s can be reached from other machines, and there is no valid token: create "+
 		"one with `postern token create --role reader --name NAME`, or listen on loopback, e.g. %s", address,

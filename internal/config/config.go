@@ -335,7 +335,8 @@ type Console struct {
 	// instances apart.
 	Name string `yaml:"name" validate:"max=40"`
 	// Hosts are the host names by which browsers may reach the console, in addition to localhost
-	// and IP addresses. Name the host of your proxy.
+	// and IP addresses. Name the host of your proxy. If a host is named, every caller of the admin
+	// address must send a token, also on loopback.
 	Hosts []string `yaml:"hosts" validate:"dive,hostname_rfc1123"`
 	// ReadOnly: true offers no changes in the console. The API and the commands are not affected.
 	ReadOnly bool `yaml:"read_only"`

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/idempotency"
@@ -60,13 +61,50 @@ func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
 		c.fail(w, r, err)
 		return
 	}
-	response, err := c.callAPI(hr.Context(), r)
+	// A browser that sends the form again cancels the first request, which must not undo the change.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(hr.Context()), changeTimeout)
+	defer cancel()
+	response, err := c.callAPI(ctx, r)
 	if err != nil {
 		c.fail(w, r, err)
 		return
 	}
+	setCookie(w, hr, noticeCookie, url.QueryEscape(resultNotice(r.PostForm.Get("label"), response)), noticeSeconds)
 	http.Redirect(w, hr, resultPath(r.PostForm.Get("then"), response), http.StatusSeeOther)
 }
+
+// noticeCookie has the result of a change for the next page, which deletes it.
+const (
+	noticeCookie  = "postern_notice"
+	noticeSeconds = 60
+)
+
+// resultNotice says what was changed, and what a request about many things did not reach.
+func resultNotice(label string, response []byte) string {
+	var result struct {
+		Verified  *int           `json:"verified"`
+		Events    int            `json:"events"`
+		Remaining map[string]int `json:"remaining"`
+		Next      *string        `json:"next_cursor"`
+	}
+	text := "Done: " + shorten(label, 100).Text + "."
+	if json.Unmarshal(response, &result) != nil || result.Verified == nil {
+		return text
+	}
+	remaining := 0
+	for _, n := range result.Remaining {
+		remaining += n
+	}
+	text += fmt.Sprintf(" Valid deliveries: %d, with %d events. Still rejected: %d.", *result.Verified, result.Events,
+		remaining)
+	if result.Next != nil {
+		text += " The time limit was reached: repeat it for the rest."
+	}
+	return text
+}
+
+// changeTimeout limits a change, longer than the API does.
+const changeTimeout = 40 * time.Second
 
 // parseForm reads a form. Errors: *admin.Problem.
 func parseForm(r *request) error {

@@ -28,8 +28,8 @@ import (
 // Prefix is the path below which everything of the console is.
 const Prefix = "/console/"
 
-// pageTimeout limits the time in which a page is read from the database.
-const pageTimeout = 10 * time.Second
+// PageTimeout limits the time in which a page is read from the database.
+const PageTimeout = 10 * time.Second
 
 // Options configure the console.
 type Options struct {
@@ -133,7 +133,7 @@ func (c *Console) serve(p page) http.Handler {
 			err = checkAddress(hr.URL)
 		}
 		if err == nil {
-			ctx, cancel := context.WithTimeout(hr.Context(), pageTimeout)
+			ctx, cancel := context.WithTimeout(hr.Context(), PageTimeout)
 			defer cancel()
 			var v *view
 			if v, err = p(ctx, r); err == nil {
@@ -185,8 +185,15 @@ func (c *Console) fail(w http.ResponseWriter, r *request, err error) {
 	if p.Status >= http.StatusInternalServerError {
 		c.Logger.Error("console page failed", "path", r.URL.Path, "status", p.Status, "error", err)
 	}
-	c.render(w, r, p.Status, problemView(r, p))
+	v := problemView(r, p)
+	if p.Status >= http.StatusInternalServerError && r.Method == http.MethodGet {
+		v.Refresh = problemRefresh
+	}
+	c.render(w, r, p.Status, v)
 }
+
+// problemRefresh is the number of seconds after which a page that failed is read again.
+const problemRefresh = 5
 
 // notFound is the page of every path that has none.
 func notFound(_ context.Context, r *request) (*view, error) {

@@ -28,7 +28,7 @@ var eventList = list[operations.EventParams, events.Item]{
 	presets: []preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"without outcome", "?status=pending"},
 		{"stale", "?status=stale"}, {"ambiguous", "?status=ambiguous"}, {"from reconciliations", "?origin=reconcile"}},
 	columns: []string{"Received", "Source", "Type", "Object", "Outcome", "Occurred", "Origin", "Event key"},
-	live:    true,
+	follow:  func(e *events.Item) int64 { return e.ID },
 	row:     eventRow,
 	read:    operations.Events,
 	empty: "No event matches the filter. An event appears here as soon as a source " +

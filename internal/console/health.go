@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
@@ -16,7 +17,8 @@ import (
 )
 
 // healthBlocks read the blocks of the page about health, in their order.
-var healthBlocks = []func(ctx context.Context, r *request) ([]block, error){environmentBlocks, backlogBlocks,
+var healthBlocks = []func(ctx context.Context, r *request) ([]block, error){processBlocks, environmentBlocks,
+	backlogBlocks,
 	spoolBlocks}
 
 // healthPage shows the state of the instance. A block that cannot be read says so, and the others
@@ -30,7 +32,8 @@ func healthPage(ctx context.Context, r *request) (*view, error) {
 	for _, read := range healthBlocks {
 		all, err := read(ctx, r)
 		if err != nil {
-			return nil, err
+			p := admin.Describe(err)
+			all = []block{{Notes: []note{{Tone: "bad", Text: sentence(p.Title) + " " + visible(p.Detail)}}}}
 		}
 		v.Blocks = append(v.Blocks, all...)
 	}
@@ -40,13 +43,13 @@ func healthPage(ctx context.Context, r *request) (*view, error) {
 // healthRefresh is the number of seconds after which the page is read again.
 const healthRefresh = 10
 
-// environmentBlocks show the checks of the environment of this process, and all processes. Passed
-// checks are folded.
+func processBlocks(ctx context.Context, r *request) ([]block, error) {
+	b, err := r.processesBlock(ctx)
+	return []block{b}, err
+}
+
+// environmentBlocks show the checks of the environment of this process. Passed checks are folded.
 func environmentBlocks(ctx context.Context, r *request) ([]block, error) {
-	processes, err := r.processesBlock(ctx)
-	if err != nil {
-		return nil, err
-	}
 	found, err := readAPI[operations.DoctorReport](ctx, r, http.MethodGet, "/api/v1/doctor", nil)
 	if err != nil {
 		return nil, err
@@ -64,7 +67,7 @@ func environmentBlocks(ctx context.Context, r *request) ([]block, error) {
 			problems.Rows = append(problems.Rows, append(row, text(c.Advice)))
 		}
 	}
-	return []block{processes, {ID: "environment", Heading: "Environment of this process", Table: problems},
+	return []block{{ID: "environment", Heading: "Environment of this process", Table: problems},
 		{Heading: fmt.Sprintf("%d passed checks", len(passed.Rows)), Table: passed, Folded: true}}, nil
 }
 

@@ -32,8 +32,8 @@ type list[P, T any] struct {
 	empty   string
 	// more is the link to the next page; "": Show older ones.
 	more string
-	// live: the list can follow new events.
-	live bool
+	// follow returns the id of a thing, after which the list can follow new events; nil: it cannot.
+	follow func(item *T) int64
 	// extra are blocks above the list; nil: none.
 	extra func(ctx context.Context, r *request, p *P) ([]block, error)
 	// actions are changes of everything that the filter selects; nil: none.
@@ -56,7 +56,7 @@ func (l list[P, T]) page() page {
 		if err != nil {
 			return nil, err
 		}
-		live := l.live && texts[liveMark] == "1"
+		live := l.follow != nil && texts[liveMark] == "1"
 		delete(texts, liveMark)
 		var p P
 		if err := operations.Parse(&p, texts); err != nil {
@@ -83,8 +83,12 @@ func (l list[P, T]) page() page {
 			t.More = r.URL.Path + "?" + encode(next)
 			t.SearchedTo = r.at(found.SearchedTo).Text
 		}
-		if l.live {
-			r.offerLive(t, texts, live)
+		if l.follow != nil {
+			var newest int64
+			for i := range found.Items {
+				newest = max(newest, l.follow(&found.Items[i]))
+			}
+			r.offerLive(t, texts, live, newest)
 		}
 		filter := makeFilter(r.URL.Path, p, texts, l.main, l.aliases, l.presets)
 		if err := r.offerSources(ctx, filter.Main); err != nil {

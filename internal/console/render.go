@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -43,9 +44,9 @@ type part struct {
 // frame is a page with everything around its view.
 type frame struct {
 	*view
-	Instance, Version, Who, Role, Nonce, FormToken, Theme, Zone, Clock, Self, SearchText string
-	ReadOnly, LoggedIn, Open                                                             bool
-	Nav                                                                                  []navGroup
+	Instance, Version, Who, Role, Nonce, FormToken, Theme, Zone, Clock, Self, SearchText, Notice string
+	ReadOnly, LoggedIn, Open                                                                     bool
+	Nav                                                                                          []navGroup
 }
 
 type navGroup struct {
@@ -91,6 +92,17 @@ func (r *request) frame(v *view) *frame {
 	return f
 }
 
+// takeNotice returns the result of the change before this page, and deletes it.
+func takeNotice(w http.ResponseWriter, r *request) string {
+	cookie, err := r.Cookie(noticeCookie)
+	if err != nil || len(cookie.Value) > 1000 {
+		return ""
+	}
+	setCookie(w, r.Request, noticeCookie, "", -1)
+	text, _ := url.QueryUnescape(cookie.Value) // an invalid one is no notice
+	return text
+}
+
 // render writes a page. A template that fails writes nothing of the page.
 func (c *Console) render(w http.ResponseWriter, r *request, status int, v *view) {
 	for i := range v.Blocks {
@@ -104,7 +116,9 @@ func (c *Console) render(w http.ResponseWriter, r *request, status int, v *view)
 		}
 	}
 	var b bytes.Buffer
-	if err := c.templates.ExecuteTemplate(&b, "page", r.frame(v)); err != nil {
+	f := r.frame(v)
+	f.Notice = takeNotice(w, r)
+	if err := c.templates.ExecuteTemplate(&b, "page", f); err != nil {
 		c.Logger.Error("console page not rendered", "path", r.URL.Path, "error", err)
 		http.Error(w, "The page could not be rendered; see the log of the process.", http.StatusInternalServerError)
 		return

@@ -46,7 +46,7 @@ func (c *Console) newRequest(w http.ResponseWriter, hr *http.Request) (*request,
 	r := &request{Request: hr, c: c, zone: zoneOf(hr), now: c.Now(), nonce: rand.Text()}
 	w.Header().Set("Content-Security-Policy", pagePolicy(r.nonce))
 	var err error
-	r.who, err = c.operatorOf(hr)
+	r.who, err = c.operatorOf(hr, hr.Header.Get("HX-Request") == "")
 	return r, err
 }
 

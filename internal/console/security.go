@@ -3,6 +3,7 @@ package console
 import (
 	"net"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -29,6 +30,7 @@ func (c *Console) secure(next http.Handler) http.Handler {
 	}))
 	next = guard.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
+		defer c.recoverPanic(w, hr)
 		h := w.Header()
 		h.Set("Content-Security-Policy", closedPolicy)
 		h.Set("X-Frame-Options", "DENY")
@@ -55,13 +57,26 @@ func (c *Console) secure(next http.Handler) http.Handler {
 // maxFormBytes limits the body of a form.
 const maxFormBytes = 256 << 10
 
+// recoverPanic makes an error page of a panic.
+func (c *Console) recoverPanic(w http.ResponseWriter, hr *http.Request) {
+	fault := recover()
+	if fault == nil {
+		return
+	}
+	if fault == http.ErrAbortHandler {
+		panic(fault)
+	}
+	c.Logger.Error("console page failed", "path", hr.URL.Path, "panic", fault, "stack", string(debug.Stack()))
+	c.reject(w, hr, "internal", "")
+}
+
 // isKnownHost reports whether a browser may use this host name. A web page can point its own name
 // to any address, but not an IP address or localhost.
 func (c *Console) isKnownHost(host string) bool {
 	name := hostOf(host)
 	if !c.RequireTokens {
 		ip := net.ParseIP(name)
-		return name == "localhost" || ip != nil && ip.IsLoopback() || slices.Contains(c.Hosts, name)
+		return name == "localhost" || ip != nil && ip.IsLoopback()
 	}
 	return name == "localhost" || net.ParseIP(name) != nil || slices.Contains(c.Hosts, name)
 }

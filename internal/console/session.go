@@ -37,13 +37,14 @@ func cookieName(r *http.Request) string {
 }
 
 // operatorOf identifies the operator by the session. Where no token is required, a browser without
-// session may do everything. Errors: errNoSession, and those of the database.
-func (c *Console) operatorOf(r *http.Request) (operator, error) {
+// session may do everything. used: the operator sent the request. Errors: errNoSession, and those
+// of the database.
+func (c *Console) operatorOf(r *http.Request, used bool) (operator, error) {
 	cookie, err := r.Cookie(cookieName(r))
 	if err == nil {
-		ctx, cancel := context.WithTimeout(r.Context(), pageTimeout)
+		ctx, cancel := context.WithTimeout(r.Context(), PageTimeout)
 		defer cancel()
-		s, err := adminauth.FindSession(ctx, c.Sessions, cookie.Value)
+		s, err := adminauth.FindSession(ctx, c.Sessions, cookie.Value, used)
 		if err == nil {
 			return operator{s.Token, s.Role, formToken([]byte(cookie.Value))}, nil
 		}
@@ -98,17 +99,17 @@ func (c *Console) showLogin(w http.ResponseWriter, hr *http.Request) {
 func (c *Console) login(w http.ResponseWriter, hr *http.Request) {
 	r, _ := c.newRequest(w, hr)
 	next := ownPath(hr.PostFormValue("next"))
-	address := addressOf(hr)
-	if wait := c.logins.wait(address); wait > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds())+1))
-		c.render(w, r, http.StatusTooManyRequests, loginView(next, "Too many attempts. Try again in a minute."))
-		return
-	}
-	ctx, cancel := context.WithTimeout(hr.Context(), pageTimeout)
+	ctx, cancel := context.WithTimeout(hr.Context(), PageTimeout)
 	defer cancel()
 	name, _, err := c.Tokens.Check(ctx, strings.TrimSpace(hr.PostFormValue("token")))
 	if errors.Is(err, adminauth.ErrUnknownToken) {
-		c.logins.failed(address)
+		if wait, first := c.logins.failed(addressOf(hr)); wait > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds())+1))
+			c.render(w, r, http.StatusTooManyRequests, loginView(next, "Too many attempts. Try again in a minute."))
+			return
+		} else if first {
+			c.Logger.Warn("login to the console denied: the token is not valid", "address", hr.RemoteAddr)
+		}
 		c.render(w, r, http.StatusUnauthorized, loginView(next,
 			"This token does not exist, is revoked, or has expired. Create one: postern token create."))
 		return
@@ -133,7 +134,7 @@ func (c *Console) logout(w http.ResponseWriter, hr *http.Request) {
 	}
 	if err == nil {
 		if cookie, cookieErr := hr.Cookie(cookieName(hr)); cookieErr == nil {
-			ctx, cancel := context.WithTimeout(hr.Context(), pageTimeout)
+			ctx, cancel := context.WithTimeout(hr.Context(), PageTimeout)
 			defer cancel()
 			err = adminauth.DeleteSession(ctx, c.Sessions, cookie.Value)
 		}
@@ -202,22 +203,17 @@ func newLoginLimiter(now func() time.Time) *loginLimiter {
 	return &loginLimiter{now: now, counts: map[string]int{}}
 }
 
-// wait returns how long an address must wait until its next attempt.
-func (l *loginLimiter) wait(address string) time.Duration {
+// failed counts a failed login. It returns how long the address must wait, 0 if it may try again,
+// and whether it is the first one of the minute.
+func (l *loginLimiter) failed(address string) (wait time.Duration, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.startMinute()
-	if l.counts[address] < maxFailedLogins && len(l.counts) < maxLimitedAddresses {
-		return 0
+	if l.counts[address] >= maxFailedLogins || len(l.counts) >= maxLimitedAddresses {
+		return l.minute.Add(time.Minute).Sub(l.now()), false
 	}
-	return l.minute.Add(time.Minute).Sub(l.now())
-}
-
-func (l *loginLimiter) failed(address string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.startMinute()
 	l.counts[address]++
+	return 0, l.counts[address] == 1
 }
 
 // startMinute resets the counts of the minute before.

@@ -17,17 +17,23 @@ const (
 	// recheckInterval is how often the session of the watching operator is checked again.
 	recheckInterval = 5 * time.Second
 	streamTimeout   = 10 * time.Second
+	// maxTailAge is how far back a stream begins after a browser was away.
+	maxTailAge = time.Hour
 )
 
 // offerLive adds a link to a list with which it follows new events, or connects it to the stream.
-func (r *request) offerLive(t *table, texts map[string]string, live bool) {
+func (r *request) offerLive(t *table, texts map[string]string, live bool, newest int64) {
 	params := maps.Clone(texts)
 	for _, name := range []string{"cursor", "limit", "until", "mentions"} {
 		delete(params, name)
 	}
 	if live {
-		t.Live, t.Nonce = Prefix+"events/tail?"+encode(params), r.nonce
 		t.LiveLink = link("Stop following", r.URL.Path+"?"+encode(params))
+		delete(params, "since") // the page has these events
+		if newest != 0 {
+			params["after"] = id(newest)
+		}
+		t.Live, t.Nonce = Prefix+"events/tail?"+encode(params), r.nonce
 	} else {
 		params[liveMark] = "1"
 		t.LiveLink = link("Follow new events", r.URL.Path+"?"+encode(params))
@@ -74,7 +80,7 @@ func (c *Console) tail(w http.ResponseWriter, hr *http.Request) {
 		case <-heartbeat.C:
 			s.write(": heartbeat\n\n")
 		case <-recheck.C:
-			_, s.err = c.operatorOf(hr)
+			_, s.err = c.operatorOf(hr, false)
 		}
 	}
 }
@@ -89,6 +95,9 @@ func readTailParams(r *request, p *operations.TailParams) error {
 	}
 	if last, ok := events.ParseID(r.Header.Get("Last-Event-ID")); ok {
 		p.After = last
+	}
+	if p.After != 0 && time.Since(events.Time(p.After)) > maxTailAge {
+		p.After = 0 // the page shows the events before
 	}
 	return nil
 }

@@ -176,7 +176,10 @@ func (r *Reprocessor) forEach(ctx context.Context, pool *pgxpool.Pool, p Rejecti
 	if r == nil {
 		return nil, ErrNoReprocessor
 	}
-	began := time.Now()
+	began, limit := time.Now(), rejectionsTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)/2)
+	}
 	ids, next, err := p.read(ctx, pool)
 	if err != nil {
 		return nil, err
@@ -187,7 +190,7 @@ func (r *Reprocessor) forEach(ctx context.Context, pool *pgxpool.Pool, p Rejecti
 	}
 	results := &RejectionResults{Items: []ReprocessedRejection{}, Remaining: map[string]int{}}
 	for i, id := range ids {
-		if i > 0 && time.Since(began) > rejectionsTimeout {
+		if i > 0 && time.Since(began) > limit {
 			next = ids[i-1]
 			break
 		}

@@ -3,6 +3,7 @@ package operations
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/processor"
 )
 
 // Summary lists what needs the attention of an operator.
@@ -24,10 +26,10 @@ type Summary struct {
 
 // SummaryItem is one kind of things that need attention.
 type SummaryItem struct {
-	// Kind is dead_outcomes, failed_runs (of the last 24 hours), runs_awaiting_approval,
-	// effects_awaiting_approval, effects_needing_review, effects_with_unknown_outcome,
-	// refetches_suspended, silent_types, spools_not_empty, processes_not_ready, or
-	// sources_only_rejected (of the last 15 minutes).
+	// Kind is events_without_outcome (for more than a minute), dead_outcomes, failed_runs (of the
+	// last 24 hours), runs_awaiting_approval, effects_awaiting_approval, effects_needing_review,
+	// effects_with_unknown_outcome, refetches_suspended, silent_types, spools_not_empty,
+	// processes_not_ready, or sources_only_rejected (of the last 15 minutes).
 	Kind string `json:"kind"`
 	// Count is the number of things, and stops at 1000. AtLeast: there may be more.
 	Count   int64 `json:"count"`
@@ -137,8 +139,27 @@ func Summarize(ctx context.Context, pool *pgxpool.Pool, _ SummaryParams) (*Summa
 	if err != nil {
 		return nil, fmt.Errorf("summarize: %w", err)
 	}
+	waiting, err := processor.ReadPendingWork(ctx, pool)
+	if err != nil {
+		return nil, fmt.Errorf("summarize: %w", err)
+	}
+	if w := &waiting.Unapplied; w.Count > 0 && w.Seconds > maxUnappliedSeconds {
+		first := eventsWithoutOutcome.item(min(w.Count, maxAttention), nil)
+		if w.Since != nil {
+			first.Since = *w.Since
+		}
+		out.Items = slices.Insert(out.Items, 0, first)
+	}
 	return out, nil
 }
+
+// maxUnappliedSeconds is how long an event may be without outcome before it needs attention.
+const maxUnappliedSeconds = 60
+
+var eventsWithoutOutcome = attention{"events_without_outcome",
+	"an event has no outcome for more than a minute: check that a processor runs",
+	"%s events have no outcome, the oldest for more than a minute: check that a processor runs", "/events",
+	map[string]string{"status": "pending"}}
 
 func (a *attention) item(count int64, since *time.Time) SummaryItem {
 	i := SummaryItem{Kind: a.kind, Count: count, AtLeast: count >= maxAttention, Text: a.singular, Path: a.path,

@@ -97,19 +97,18 @@ func (f *Follower) pollOnce(ctx context.Context, p *poller) error {
 		close(p.ready)
 		return nil
 	}
-	var found []events.Item
-	for end := at; ; {
-		some, err := events.ItemsAfter(ctx, f.Pool, end, bound, tailReadLimit)
+	for { // each part advances the position, so that a timeout loses nothing of a large backlog
+		some, err := events.ItemsAfter(ctx, f.Pool, at, bound, tailReadLimit)
 		if err != nil {
 			return err
 		}
-		if found = append(found, some...); len(some) < tailReadLimit {
-			break
+		if len(some) < tailReadLimit {
+			f.deliver(p, some, bound)
+			return nil
 		}
-		end = some[len(some)-1].ID
+		at = some[len(some)-1].ID
+		f.deliver(p, some, at)
 	}
-	f.deliver(p, found, bound)
-	return nil
 }
 
 // deliver gives each watcher its part of the new events. A watcher that has not read many batches

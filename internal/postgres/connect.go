@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,6 +50,9 @@ type Options struct {
 	Connections *Connections
 	// Identity is the required result of Identity in each session; empty: any database.
 	Identity string
+	// ReadTimeout, if it is not 0, makes the pool one for reading: transactions are read-only, and
+	// the server cancels a statement after this time.
+	ReadTimeout time.Duration
 	// Lazy: Connect does not test the connection; CheckConnection does.
 	Lazy bool
 	// OnUnsafeSettings is called at the start of each session with the server settings that are off
@@ -139,6 +143,10 @@ func configureSession(cfg *pgx.ConnConfig, o Options) {
 	for name, value := range map[string]string{"idle_in_transaction_session_timeout": "15s", "tcp_keepalives_idle": "5",
 		"tcp_keepalives_interval": "2", "tcp_keepalives_count": "3", "tcp_user_timeout": "10000"} {
 		cfg.RuntimeParams[name] = value
+	}
+	if o.ReadTimeout > 0 {
+		cfg.RuntimeParams["default_transaction_read_only"] = "on"
+		cfg.RuntimeParams["statement_timeout"] = strconv.FormatInt(o.ReadTimeout.Milliseconds(), 10)
 	}
 	cfg.RuntimeParams["application_name"] = cmp.Or(o.AppName, "postern")
 	if cfg.ConnectTimeout == 0 || !isConfigured(o.URL, "connect_timeout", "PGCONNECT_TIMEOUT") {

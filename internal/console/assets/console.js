@@ -50,6 +50,12 @@
       .observe(live, {childList: true});
   }
 
+  // A form is sent once; its idempotency key covers what this does not.
+  document.addEventListener("submit", (e) => {
+    if (e.target.method === "post") setTimeout(() => { for (const b of e.target.querySelectorAll("button")) b.disabled = true; });
+  });
+  addEventListener("pageshow", () => { for (const b of document.querySelectorAll("form button")) b.disabled = false; });
+
   // One form is open at a time, and a menu closes with Escape.
   document.addEventListener("keyup", (e) => {
     if (e.key === "Escape") e.target.closest("details.action[open], details.who[open]")?.removeAttribute("open");
