@@ -64,10 +64,11 @@ func startSeparately(t *testing.T) (b *testBundle, gateway, processor *app.App) 
 	b = configured(t, nil)
 	b.cfg.Ingest.Spool.Dir = t.TempDir() // a gateway without a spool does not have these metrics
 	gateway = b.start(t, app.Options{Gateway: true})
-	stripe := b.cfg.Sources["stripe"]
+	cfg, stripe := *b.cfg, *b.cfg.Sources["stripe"] // copies, because the gateway reads its own
+	b.cfg, cfg.Sources = &cfg, maps.Clone(cfg.Sources)
 	// no refetch is pending, so there are no calls
 	stripe.API = config.API{BaseURL: "http://127.0.0.1:1", Key: config.APIKey{Value: "sk_test_metrics"}}
-	b.cfg.Sources["stripe"] = stripe
+	b.cfg.Sources["stripe"] = &stripe
 	b.db.Exec(t, `WITH r AS (INSERT INTO runs (job, params, actor, reason, detail, counts, status, created_at,
 		updated_at,
 		ended_at, published_at)
