@@ -61,7 +61,8 @@ func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
 		c.fail(w, r, err)
 		return
 	}
-	// A browser that sends the form again cancels the first request, which must not undo the change.
+	// A browser that sends the form again cancels the first request.
+	// That must not undo the change.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(hr.Context()), changeTimeout)
 	defer cancel()
 	response, err := c.callAPI(ctx, r)
