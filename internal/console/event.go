@@ -247,8 +247,8 @@ func verificationBlock(r *request, e *events.EventDetail) block {
 	return b
 }
 
-// signedBytesBlock shows step by step which bytes were signed, for an event that was verified at its
-// receipt.
+// signedBytesBlock shows step by step which bytes were signed, for an event that was verified at
+// its receipt.
 func signedBytesBlock(x *provider.Explanation) block {
 	b := explanationBlock(x)
 	b.ID, b.Heading, b.Text, b.Folded = "signed", "Signed bytes, verified again with the current configuration", "",
