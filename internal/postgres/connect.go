@@ -117,6 +117,9 @@ func poolConfig(o Options) (*pgxpool.Config, error) {
 		if err := setRole(ctx, conn, o.Role); err != nil {
 			return err
 		}
+		if err := limitReads(ctx, conn, o.ReadTimeout); err != nil {
+			return err
+		}
 		return checkDurability(ctx, conn, o.OnUnsafeSettings)
 	}
 	cfg.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) { return CheckConfirmed(conn) == nil, nil }
@@ -143,10 +146,6 @@ func configureSession(cfg *pgx.ConnConfig, o Options) {
 	for name, value := range map[string]string{"idle_in_transaction_session_timeout": "15s", "tcp_keepalives_idle": "5",
 		"tcp_keepalives_interval": "2", "tcp_keepalives_count": "3", "tcp_user_timeout": "10000"} {
 		cfg.RuntimeParams[name] = value
-	}
-	if o.ReadTimeout > 0 {
-		cfg.RuntimeParams["default_transaction_read_only"] = "on"
-		cfg.RuntimeParams["statement_timeout"] = strconv.FormatInt(o.ReadTimeout.Milliseconds(), 10)
 	}
 	cfg.RuntimeParams["application_name"] = cmp.Or(o.AppName, "postern")
 	if cfg.ConnectTimeout == 0 || !isConfigured(o.URL, "connect_timeout", "PGCONNECT_TIMEOUT") {
@@ -191,6 +190,19 @@ func checkVersion(version string) error {
 	}
 	if n < minVersion {
 		return fmt.Errorf("PostgreSQL %s is too old: Postern requires version %d or newer", version, minVersion)
+	}
+	return nil
+}
+
+// limitReads makes a session one for reading; 0: it stays as it is. It is not a parameter of the
+// start, because a URL with several hosts may choose the server whose sessions are not read-only.
+func limitReads(ctx context.Context, conn *pgx.Conn, timeout time.Duration) error {
+	if timeout == 0 {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "SET default_transaction_read_only = on; SET statement_timeout = "+
+		strconv.FormatInt(timeout.Milliseconds(), 10)); err != nil {
+		return fmt.Errorf("limit a session to reading: %w", err)
 	}
 	return nil
 }

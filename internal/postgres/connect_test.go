@@ -323,3 +323,25 @@ func TestClusterURL_namesEachPart(t *testing.T) {
 		}
 	}
 }
+
+// A pool for reading also connects where the URL chooses the server that accepts writes.
+func TestConnect_readTimeout_rejectsWrites(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	address := db.URL + " target_session_attrs=read-write"
+	if strings.Contains(db.URL, "://") {
+		address = db.URL + "&target_session_attrs=read-write"
+	}
+	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: address, ReadTimeout: 1500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	var timeout string
+	if err := pool.QueryRow(t.Context(), "SHOW statement_timeout").Scan(&timeout); err != nil || timeout != "1500ms" {
+		t.Errorf("statement_timeout %s, %v", timeout, err)
+	}
+	if _, err := pool.Exec(t.Context(), "CREATE TABLE written ()"); postgres.Code(err) != "25006" {
+		t.Errorf("a write: %v", err)
+	}
+}
