@@ -92,7 +92,6 @@ func TestReporter_counts_areAddedOnce(t *testing.T) {
 	})
 	db.Exec(t, `ALTER TABLE lost RENAME TO activity_hours`)
 	waitCounts(t, r, activity.Counts{Stored: 16, Rejected: 4, Failed: 1})
-	r.Interval = time.Hour
 	stop()
 	waitCounts(t, r, activity.Counts{Stored: 16, Rejected: 4, Failed: 1})
 }
