@@ -47,39 +47,54 @@ func (h *handler) tail(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	s := &eventStream{c: c, control: http.NewResponseController(c.Response())}
+	return FollowEvents(c.Response(), batches, writeBatch, func() error {
+		_, err := h.caller(c.Request())
+		if err != nil {
+			h.DeniedRequests.add(err)
+		}
+		return err
+	})
+}
+
+const eventStreamType = "text/event-stream"
+
+// FollowEvents writes batches as Server-Sent Events, until they end, the client disconnects, or
+// recheck, which is called every five seconds, returns an error. encode returns the messages of a
+// batch. An error of FollowEvents itself means that nothing is written yet.
+func FollowEvents(w http.ResponseWriter, batches <-chan operations.TailBatch,
+	encode func(operations.TailBatch) (string, error), recheck func() error) error {
+	s := &eventStream{w: w, control: http.NewResponseController(w)}
 	if err := s.control.SetReadDeadline(time.Time{}); err != nil { // else the server ends the request at it
 		return err
 	}
-	c.Response().Header().Set(echo.HeaderContentType, eventStreamType)
-	c.Response().Header().Set(echo.HeaderCacheControl, "no-store")
+	w.Header().Set("Content-Type", eventStreamType)
+	w.Header().Set("Cache-Control", "no-store")
 	s.write("retry: 2000\n: following\n\n")
-	heartbeat, recheck := time.NewTicker(heartbeatInterval), time.NewTicker(recheckInterval)
+	heartbeat, check := time.NewTicker(heartbeatInterval), time.NewTicker(recheckInterval)
 	defer heartbeat.Stop()
-	defer recheck.Stop()
+	defer check.Stop()
 	for s.err == nil {
 		select {
 		case batch, ok := <-batches:
 			if !ok {
 				return nil
 			}
-			s.writeBatch(batch)
+			var text string
+			if text, s.err = encode(batch); s.err == nil {
+				s.write(text)
+			}
 		case <-heartbeat.C:
 			s.write(": heartbeat\n\n")
-		case <-recheck.C:
-			if _, s.err = h.caller(c.Request()); s.err != nil {
-				h.DeniedRequests.add(s.err)
-			}
+		case <-check.C:
+			s.err = recheck()
 		}
 	}
-	return nil // the response is written already, and the client has gone or its token
+	return nil // the response is written already
 }
-
-const eventStreamType = "text/event-stream"
 
 // eventStream writes Server-Sent Events. After an error it writes nothing.
 type eventStream struct {
-	c       echo.Context
+	w       http.ResponseWriter
 	control *http.ResponseController
 	err     error
 }
@@ -90,7 +105,7 @@ func (s *eventStream) write(text string) {
 		s.err = s.control.SetWriteDeadline(time.Now().Add(streamTimeout))
 	}
 	if s.err == nil {
-		_, s.err = s.c.Response().Write([]byte(text))
+		_, s.err = s.w.Write([]byte(text))
 	}
 	if s.err == nil {
 		s.err = s.control.Flush()
@@ -102,22 +117,23 @@ type moreEvents struct {
 	Count int `json:"count"`
 }
 
-func (s *eventStream) writeBatch(batch operations.TailBatch) {
+// writeBatch returns the messages of a batch. Each has its event's id.
+func writeBatch(batch operations.TailBatch) (string, error) {
 	var b strings.Builder
+	message := func(kind string, id int64, data any) error {
+		text, err := json.Marshal(data) // without line breaks
+		fmt.Fprintf(&b, "%sid: %d\ndata: %s\n\n", kind, id, text)
+		return err
+	}
 	for i := range batch.Items {
-		s.message(&b, "", batch.Items[i].ID, batch.Items[i])
+		if err := message("", batch.Items[i].ID, batch.Items[i]); err != nil {
+			return "", err
+		}
 	}
 	if batch.More > 0 {
-		s.message(&b, "event: more\n", batch.Last, moreEvents{batch.More})
+		if err := message("event: more\n", batch.Last, moreEvents{batch.More}); err != nil {
+			return "", err
+		}
 	}
-	s.write(b.String())
-}
-
-func (s *eventStream) message(b *strings.Builder, kind string, id int64, data any) {
-	text, err := json.Marshal(data) // without line breaks
-	if err != nil {
-		s.err = err
-		return
-	}
-	fmt.Fprintf(b, "%sid: %d\ndata: %s\n\n", kind, id, text)
+	return b.String(), nil
 }

@@ -44,8 +44,8 @@ func TestChange_sentTwice_isDoneOnce(t *testing.T) {
 		t.Errorf("the same form with another reason: %d %s", p.status, p.text())
 	}
 	open, path := replayable(t)
-	nobody := open.browser()
-	if p := nobody.submit(t, nobody.get(t, path), "Replay"); p.status != http.StatusSeeOther {
+	browser := open.browser()
+	if p := browser.submit(t, browser.get(t, path), "Replay"); p.status != http.StatusSeeOther {
 		t.Errorf("without tokens: %d %s", p.status, p.text())
 	}
 	if got := open.db.QueryStrings(t, `SELECT concat_ws(' ', actor, via) FROM audit`); got[0] != "loopback loopback" {
@@ -134,10 +134,10 @@ func TestChange_foreignForms_areRejected(t *testing.T) {
 	}
 	e.checkUnchanged(t, before)
 	open, _ := replayable(t)
-	nobody := open.browser()
+	browser := open.browser()
 	for _, host := range []string{"rebound.example", "192.0.2.7", "127.0.0.1.evil.example", "localhost.evil"} {
-		nobody.host = host
-		if p := nobody.get(t, "/console/events"); p.status != http.StatusMisdirectedRequest {
+		browser.host = host
+		if p := browser.get(t, "/console/events"); p.status != http.StatusMisdirectedRequest {
 			t.Errorf("without tokens, %s: %d", host, p.status)
 		}
 	}

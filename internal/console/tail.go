@@ -7,19 +7,13 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
 )
 
-const (
-	// heartbeatInterval is the time between two heartbeats of the stream.
-	heartbeatInterval = 15 * time.Second
-	// recheckInterval is how often the session of the watching operator is checked again.
-	recheckInterval = 5 * time.Second
-	streamTimeout   = 10 * time.Second
-	// maxTailAge is how far back a stream begins after a browser was away.
-	maxTailAge = time.Hour
-)
+// maxTailAge is how far back a stream begins after a browser was away.
+const maxTailAge = time.Hour
 
 // offerLive adds a link to a list with which it follows new events, or connects it to the stream.
 func (r *request) offerLive(t *table, texts map[string]string, live bool, newest int64) {
@@ -60,28 +54,13 @@ func (c *Console) tail(w http.ResponseWriter, hr *http.Request) {
 		c.fail(w, r, err)
 		return
 	}
-	s := &rowStream{w: w, control: http.NewResponseController(w)}
-	if err := s.control.SetReadDeadline(time.Time{}); err != nil { // else the server ends the request at it
+	if err := admin.FollowEvents(w, batches, func(batch operations.TailBatch) (string, error) {
+		return c.rows(r, batch), nil
+	}, func() error {
+		_, err := c.operatorOf(hr, false)
+		return err
+	}); err != nil {
 		c.fail(w, r, err)
-		return
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	s.write("retry: 2000\n: following\n\n")
-	heartbeat, recheck := time.NewTicker(heartbeatInterval), time.NewTicker(recheckInterval)
-	defer heartbeat.Stop()
-	defer recheck.Stop()
-	for s.err == nil {
-		select {
-		case batch, ok := <-batches:
-			if !ok {
-				return
-			}
-			s.write(c.rows(r, batch))
-		case <-heartbeat.C:
-			s.write(": heartbeat\n\n")
-		case <-recheck.C:
-			_, s.err = c.operatorOf(hr, false)
-		}
 	}
 }
 
@@ -120,24 +99,4 @@ func (c *Console) rows(r *request, batch operations.TailBatch) string {
 		fmt.Fprintf(&b, "id: %d\ndata: <tr><td colspan=\"8\">+%d more events</td></tr>\n\n", batch.Last, batch.More)
 	}
 	return b.String()
-}
-
-// rowStream writes Server-Sent Events. After an error it writes nothing.
-type rowStream struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	err     error
-}
-
-// write writes a part of the stream, each within a time limit of its own.
-func (s *rowStream) write(text string) {
-	if s.err == nil {
-		s.err = s.control.SetWriteDeadline(time.Now().Add(streamTimeout))
-	}
-	if s.err == nil {
-		_, s.err = s.w.Write([]byte(text))
-	}
-	if s.err == nil {
-		s.err = s.control.Flush()
-	}
 }

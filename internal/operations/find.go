@@ -27,7 +27,7 @@ const (
 	findTimeout   = 5 * time.Second
 )
 
-// FindParams are what an operator looks for.
+// FindParams name the id to find.
 type FindParams struct {
 	Q string `json:"q"`
 }

@@ -136,7 +136,8 @@ func eval[T any](b *tab, expression string, options ...chromedp.EvaluateOption) 
 // waitFor waits until an expression in the page is true.
 func (b *tab) waitFor(expression string) {
 	b.t.Helper()
-	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+	began := time.Now()
+	for range time.Tick(50 * time.Millisecond) {
 		is, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("!!("+expression+")"))
 		if err == nil && is {
 			return

@@ -65,7 +65,8 @@ func start(dir string) error {
 	if err := process.Start(); err != nil {
 		return err
 	}
-	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+	began := time.Now()
+	for range time.Tick(100 * time.Millisecond) {
 		if content, err := os.ReadFile(filepath.Join(instance.dir, "instance.json")); err == nil {
 			if err = json.Unmarshal(content, &instance); err == nil && isReady() {
 				break
