@@ -142,10 +142,12 @@ CREATE TABLE outbox (
   created_at timestamptz NOT NULL,
   sent_at    timestamptz,
   sequence   bigint,
+  numbered   boolean NOT NULL DEFAULT false,
   CHECK ((sent_at IS NULL) = (sequence IS NULL))
 )
 WITH (fillfactor = 70);
 CREATE INDEX outbox_unsent ON outbox (created_at) WHERE sent_at IS NULL;
+CREATE INDEX outbox_unnumbered ON outbox (batch) WHERE NOT numbered;
 COMMENT ON TABLE outbox IS
   'Changes to publish: one row per apply transaction. The maintenance loop vacuums it, because autovacuum comes too '
   'late.';
@@ -157,6 +159,72 @@ COMMENT ON COLUMN outbox.ids IS 'Ids of the changed objects.';
 COMMENT ON COLUMN outbox.created_at IS 'Time of the transaction.';
 COMMENT ON COLUMN outbox.sent_at IS 'Time at which the stream acknowledged the changes. Null before.';
 COMMENT ON COLUMN outbox.sequence IS 'Sequence number of the last message in the stream. Null before it was sent.';
+COMMENT ON COLUMN outbox.numbered IS 'The changes have their numbers in table changes.';
+
+CREATE TABLE changes (
+  source      int NOT NULL,
+  account     text NOT NULL,
+  object_type text NOT NULL,
+  object_id   text NOT NULL,
+  number      bigint NOT NULL,
+  revision    bigint NOT NULL,
+  deleted     boolean NOT NULL,
+  redacted    boolean NOT NULL,
+  changed_at  timestamptz NOT NULL,
+  PRIMARY KEY (source, account, object_type, object_id)
+)
+WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE UNIQUE INDEX changes_by_number ON changes (number);
+COMMENT ON TABLE changes IS
+  'The last change of each object, by its number. Numbers are assigned after the commit of the change, in one order, '
+  'so that a reader who continues after a number skips no object.';
+COMMENT ON COLUMN changes.source IS 'Number of the source.';
+COMMENT ON COLUMN changes.account IS 'Tenant inside the source.';
+COMMENT ON COLUMN changes.object_type IS 'The provider''s type of the object.';
+COMMENT ON COLUMN changes.object_id IS 'The provider''s id of the object.';
+COMMENT ON COLUMN changes.number IS 'Number of the change. An object that changes again gets a greater number.';
+COMMENT ON COLUMN changes.revision IS 'Revision of the object when the number was assigned.';
+COMMENT ON COLUMN changes.deleted IS 'The object is deleted, or no stored event makes it any more.';
+COMMENT ON COLUMN changes.redacted IS 'The state was cleared permanently.';
+COMMENT ON COLUMN changes.changed_at IS 'Time of the change of the object.';
+
+CREATE TABLE change_feed (
+  only_row     boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+  newest       bigint NOT NULL,
+  server       text NOT NULL,
+  epochs       text[] NOT NULL,
+  epoch_starts bigint[] NOT NULL
+);
+COMMENT ON TABLE change_feed IS
+  'One row: the newest number of table changes, and the epochs of the numbers. A database that was restored from a '
+  'backup begins a new epoch, because it may assign numbers again that readers have seen.';
+COMMENT ON COLUMN change_feed.only_row IS 'True.';
+COMMENT ON COLUMN change_feed.newest IS 'The newest number.';
+COMMENT ON COLUMN change_feed.server IS 'The server and its timeline when numbers were last assigned.';
+COMMENT ON COLUMN change_feed.epochs IS 'Names of the epochs, the current one last.';
+COMMENT ON COLUMN change_feed.epoch_starts IS
+  'The newest number when each epoch began. Parallel to epochs.';
+
+-- +goose StatementBegin
+-- The server and the timeline of its log. A failover and a restore change it. Empty where the
+-- server does not tell.
+CREATE FUNCTION server_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (SELECT system_identifier FROM pg_control_system()) || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+EXCEPTION WHEN OTHERS THEN
+  RETURN '';
+END
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE FUNCTION new_epoch() RETURNS text LANGUAGE sql VOLATILE AS $$
+  SELECT left(replace(gen_random_uuid()::text, '-', ''), 8)
+$$;
+-- +goose StatementEnd
+
+INSERT INTO change_feed (newest, server, epochs, epoch_starts)
+VALUES (0, server_identity(), ARRAY[new_epoch()], ARRAY[0]);
 
 -- +goose StatementBegin
 -- The hash of an object without state.

@@ -24,8 +24,10 @@ CREATE VIEW mirror.objects AS
     postern.provider_time(o.refetch_after) AS refetch_after,
     postern.version_json(o.version_final, o.version_at, o.version_seen, o.version_rank) AS version,
     o.revision, o.last_event_id, o.rule_version, o.created_at, o.updated_at,
-    o.tied_states = '[]' AND o.version_at > -9223372036854775808 AS redacted
-  FROM postern.objects o JOIN postern.sources s ON s.number = o.source;
+    o.tied_states = '[]' AND o.version_at > -9223372036854775808 AS redacted, c.number AS last_change
+  FROM postern.objects o JOIN postern.sources s ON s.number = o.source
+  LEFT JOIN postern.changes c ON c.source = o.source AND c.account = o.account AND c.object_type = o.object_type
+    AND c.object_id = o.object_id;
 COMMENT ON VIEW mirror.objects IS 'The mirror: one row per object. The columns stay the same across releases.';
 COMMENT ON COLUMN mirror.objects.source IS 'Name of the source.';
 COMMENT ON COLUMN mirror.objects.refetch_after IS
@@ -35,6 +37,22 @@ COMMENT ON COLUMN mirror.objects.version IS
   'within one time).';
 COMMENT ON COLUMN mirror.objects.redacted IS
   'The state was cleared permanently. A newer event or refetch makes this false again.';
+COMMENT ON COLUMN mirror.objects.last_change IS
+  'Number of the last change, as in mirror.changes. Null for some milliseconds after the first change.';
+
+CREATE VIEW mirror.changes AS
+  SELECT c.number, s.name AS source, c.account, c.object_type, c.object_id, c.revision, c.deleted, c.redacted,
+    c.changed_at
+  FROM postern.changes c JOIN postern.sources s ON s.number = c.source;
+COMMENT ON VIEW mirror.changes IS
+  'The last change of each object. Read it in the order of number, and continue after the last one.';
+COMMENT ON COLUMN mirror.changes.source IS 'Name of the source.';
+
+CREATE VIEW mirror.change_feed AS
+  SELECT f.epochs[cardinality(f.epochs)] AS epoch, f.newest FROM postern.change_feed f;
+COMMENT ON VIEW mirror.change_feed IS
+  'The newest number of mirror.changes, and the epoch of the numbers. In a new epoch start again at 0.';
+COMMENT ON COLUMN mirror.change_feed.epoch IS 'Name of the epoch. A restore from a backup begins a new one.';
 
 CREATE VIEW mirror.outcomes AS
   SELECT c.event_id, c.run, s.name AS source, c.account, c.object_type, c.object_id, c.status, c.reason, c.version,
@@ -104,13 +122,16 @@ GRANT UPDATE (revoked_at, used_on) ON tokens TO postern_operator;
 GRANT SELECT ON event_keys, events, redactions TO postern_operator, postern_processor;
 GRANT SELECT, INSERT, UPDATE ON runs TO postern_operator, postern_processor;
 GRANT SELECT, INSERT, UPDATE, DELETE ON refetch_requests TO postern_operator, postern_processor;
-GRANT SELECT ON mirror.events, mirror.objects, mirror.outcomes TO postern_operator, postern_reader;
+GRANT SELECT ON mirror.change_feed, mirror.changes, mirror.events, mirror.objects, mirror.outcomes
+  TO postern_operator, postern_reader;
 GRANT SELECT ON spools TO postern_processor;
 GRANT SELECT (id, source, account, headers, body) ON event_conflicts TO postern_processor;
 GRANT SELECT (id, source, detail, headers, body) ON rejections TO postern_processor;
 GRANT SELECT, INSERT, DELETE ON effect_window_waits, orphans TO postern_processor;
+GRANT SELECT, UPDATE ON change_feed TO postern_operator, postern_processor;
+GRANT SELECT ON changes TO postern_operator;
 GRANT SELECT, INSERT, UPDATE ON
-  checkpoints, dropped_partitions, effect_windows, notifications, objects, outcomes, rate_budgets,
+  changes, checkpoints, dropped_partitions, effect_windows, notifications, objects, outcomes, rate_budgets,
   retained_objects, schedules
   TO postern_processor;
 GRANT SELECT, INSERT, UPDATE, DELETE ON

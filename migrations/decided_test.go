@@ -15,6 +15,8 @@ const decided = `
 activity_hours        operator sidu
 activity_minutes      operator sidu
 audit                 gateway (i) operator s(i)
+change_feed           operator su processor su
+changes               operator s processor siu
 checkpoints           operator s processor siu
 console_sessions      operator sidu
 disconnected_accounts operator s processor sidu
@@ -33,6 +35,8 @@ events                gateway si operator s processor s
 idempotency_keys      operator sidu
 listed_objects        processor sidu
 log_floor             gateway su operator s processor su
+mirror.change_feed    operator s reader s
+mirror.changes        operator s reader s
 mirror.events         operator s reader s
 mirror.objects        operator s reader s
 mirror.outcomes       operator s reader s

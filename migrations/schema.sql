@@ -123,6 +123,14 @@ CREATE FUNCTION postern.event_time(id bigint) RETURNS timestamp with time zone
 
 ALTER FUNCTION postern.event_time(id bigint) OWNER TO postern_maintenance;
 
+CREATE FUNCTION postern.new_epoch() RETURNS text
+    LANGUAGE sql
+    AS $$
+  SELECT left(replace(gen_random_uuid()::text, '-', ''), 8)
+$$;
+
+ALTER FUNCTION postern.new_epoch() OWNER TO postern_maintenance;
+
 CREATE FUNCTION postern.null_hash(deleted boolean) RETURNS bytea
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -402,6 +410,18 @@ $$;
 
 ALTER FUNCTION postern.reject_change() OWNER TO postern_maintenance;
 
+CREATE FUNCTION postern.server_identity() RETURNS text
+    LANGUAGE plpgsql STABLE
+    AS $$
+BEGIN
+  RETURN (SELECT system_identifier FROM pg_control_system()) || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+EXCEPTION WHEN OTHERS THEN
+  RETURN '';
+END
+$$;
+
+ALTER FUNCTION postern.server_identity() OWNER TO postern_maintenance;
+
 CREATE FUNCTION postern.version_json(final boolean, at bigint, seen bigint, rank smallint) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -410,6 +430,116 @@ CREATE FUNCTION postern.version_json(final boolean, at bigint, seen bigint, rank
 $$;
 
 ALTER FUNCTION postern.version_json(final boolean, at bigint, seen bigint, rank smallint) OWNER TO postern_maintenance;
+
+CREATE TABLE postern.change_feed (
+    only_row boolean DEFAULT true NOT NULL,
+    newest bigint NOT NULL,
+    server text NOT NULL,
+    epochs text[] NOT NULL,
+    epoch_starts bigint[] NOT NULL,
+    CONSTRAINT change_feed_only_row_check CHECK (only_row)
+);
+
+ALTER TABLE postern.change_feed OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.change_feed IS 'One row: the newest number of table changes, and the epochs of the numbers. A database that was restored from a backup begins a new epoch, because it may assign numbers again that readers have seen.';
+
+COMMENT ON COLUMN postern.change_feed.only_row IS 'True.';
+
+COMMENT ON COLUMN postern.change_feed.newest IS 'The newest number.';
+
+COMMENT ON COLUMN postern.change_feed.server IS 'The server and its timeline when numbers were last assigned.';
+
+COMMENT ON COLUMN postern.change_feed.epochs IS 'Names of the epochs, the current one last.';
+
+COMMENT ON COLUMN postern.change_feed.epoch_starts IS 'The newest number when each epoch began. Parallel to epochs.';
+
+CREATE VIEW mirror.change_feed AS
+ SELECT f.epochs[cardinality(f.epochs)] AS epoch,
+    f.newest
+   FROM postern.change_feed f;
+
+ALTER TABLE mirror.change_feed OWNER TO postern_maintenance;
+
+COMMENT ON VIEW mirror.change_feed IS 'The newest number of mirror.changes, and the epoch of the numbers. In a new epoch start again at 0.';
+
+COMMENT ON COLUMN mirror.change_feed.epoch IS 'Name of the epoch. A restore from a backup begins a new one.';
+
+CREATE TABLE postern.changes (
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    number bigint NOT NULL,
+    revision bigint NOT NULL,
+    deleted boolean NOT NULL,
+    redacted boolean NOT NULL,
+    changed_at timestamp with time zone NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.05');
+
+ALTER TABLE postern.changes OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.changes IS 'The last change of each object, by its number. Numbers are assigned after the commit of the change, in one order, so that a reader who continues after a number skips no object.';
+
+COMMENT ON COLUMN postern.changes.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.changes.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.changes.object_type IS 'The provider''s type of the object.';
+
+COMMENT ON COLUMN postern.changes.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.changes.number IS 'Number of the change. An object that changes again gets a greater number.';
+
+COMMENT ON COLUMN postern.changes.revision IS 'Revision of the object when the number was assigned.';
+
+COMMENT ON COLUMN postern.changes.deleted IS 'The object is deleted, or no stored event makes it any more.';
+
+COMMENT ON COLUMN postern.changes.redacted IS 'The state was cleared permanently.';
+
+COMMENT ON COLUMN postern.changes.changed_at IS 'Time of the change of the object.';
+
+CREATE TABLE postern.sources (
+    number integer NOT NULL,
+    name text NOT NULL,
+    provider text NOT NULL,
+    added_at timestamp with time zone DEFAULT postern.clock_now() NOT NULL,
+    api_reads text[]
+);
+
+ALTER TABLE postern.sources OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.sources IS 'Configured sources by name. A renamed source is a new source.';
+
+COMMENT ON COLUMN postern.sources.number IS 'Number that other tables store instead of the name.';
+
+COMMENT ON COLUMN postern.sources.name IS 'Name of the source in the configuration.';
+
+COMMENT ON COLUMN postern.sources.provider IS 'Provider that the source was configured with when it was registered.';
+
+COMMENT ON COLUMN postern.sources.added_at IS 'Time at which the source was registered.';
+
+COMMENT ON COLUMN postern.sources.api_reads IS 'What a processor can read from the provider''s API: object, objects, events. Empty without a section api, null before a processor has reported.';
+
+CREATE VIEW mirror.changes AS
+ SELECT c.number,
+    s.name AS source,
+    c.account,
+    c.object_type,
+    c.object_id,
+    c.revision,
+    c.deleted,
+    c.redacted,
+    c.changed_at
+   FROM (postern.changes c
+     JOIN postern.sources s ON ((s.number = c.source)));
+
+ALTER TABLE mirror.changes OWNER TO postern_maintenance;
+
+COMMENT ON VIEW mirror.changes IS 'The last change of each object. Read it in the order of number, and continue after the last one.';
+
+COMMENT ON COLUMN mirror.changes.source IS 'Name of the source.';
 
 CREATE TABLE postern.events (
     id bigint NOT NULL,
@@ -498,28 +628,6 @@ COMMENT ON COLUMN postern.redacted_events.event IS 'Id of the event.';
 COMMENT ON COLUMN postern.redacted_events.run IS 'Redaction run that cleared it.';
 
 COMMENT ON COLUMN postern.redacted_events.at IS 'Time of the redaction.';
-
-CREATE TABLE postern.sources (
-    number integer NOT NULL,
-    name text NOT NULL,
-    provider text NOT NULL,
-    added_at timestamp with time zone DEFAULT postern.clock_now() NOT NULL,
-    api_reads text[]
-);
-
-ALTER TABLE postern.sources OWNER TO postern_maintenance;
-
-COMMENT ON TABLE postern.sources IS 'Configured sources by name. A renamed source is a new source.';
-
-COMMENT ON COLUMN postern.sources.number IS 'Number that other tables store instead of the name.';
-
-COMMENT ON COLUMN postern.sources.name IS 'Name of the source in the configuration.';
-
-COMMENT ON COLUMN postern.sources.provider IS 'Provider that the source was configured with when it was registered.';
-
-COMMENT ON COLUMN postern.sources.added_at IS 'Time at which the source was registered.';
-
-COMMENT ON COLUMN postern.sources.api_reads IS 'What a processor can read from the provider''s API: object, objects, events. Empty without a section api, null before a processor has reported.';
 
 CREATE VIEW mirror.events AS
  SELECT e.id,
@@ -669,9 +777,11 @@ CREATE VIEW mirror.objects AS
     o.rule_version,
     o.created_at,
     o.updated_at,
-    ((o.tied_states = '[]'::jsonb) AND (o.version_at > '-9223372036854775808'::bigint)) AS redacted
-   FROM (postern.objects o
-     JOIN postern.sources s ON ((s.number = o.source)));
+    ((o.tied_states = '[]'::jsonb) AND (o.version_at > '-9223372036854775808'::bigint)) AS redacted,
+    c.number AS last_change
+   FROM ((postern.objects o
+     JOIN postern.sources s ON ((s.number = o.source)))
+     LEFT JOIN postern.changes c ON (((c.source = o.source) AND (c.account = o.account) AND (c.object_type = o.object_type) AND (c.object_id = o.object_id))));
 
 ALTER TABLE mirror.objects OWNER TO postern_maintenance;
 
@@ -684,6 +794,8 @@ COMMENT ON COLUMN mirror.objects.refetch_after IS 'Earliest time, on the provide
 COMMENT ON COLUMN mirror.objects.version IS 'Version of the state: final (permanent delete), at (event time), seen (start of the refetch), rank (order within one time).';
 
 COMMENT ON COLUMN mirror.objects.redacted IS 'The state was cleared permanently. A newer event or refetch makes this false again.';
+
+COMMENT ON COLUMN mirror.objects.last_change IS 'Number of the last change, as in mirror.changes. Null for some milliseconds after the first change.';
 
 CREATE TABLE postern.outcomes (
     event_id bigint NOT NULL,
@@ -1672,6 +1784,7 @@ CREATE TABLE postern.outbox (
     created_at timestamp with time zone NOT NULL,
     sent_at timestamp with time zone,
     sequence bigint,
+    numbered boolean DEFAULT false NOT NULL,
     CONSTRAINT outbox_check CHECK (((sent_at IS NULL) = (sequence IS NULL)))
 )
 WITH (fillfactor='70');
@@ -1695,6 +1808,8 @@ COMMENT ON COLUMN postern.outbox.created_at IS 'Time of the transaction.';
 COMMENT ON COLUMN postern.outbox.sent_at IS 'Time at which the stream acknowledged the changes. Null before.';
 
 COMMENT ON COLUMN postern.outbox.sequence IS 'Sequence number of the last message in the stream. Null before it was sent.';
+
+COMMENT ON COLUMN postern.outbox.numbered IS 'The changes have their numbers in table changes.';
 
 ALTER TABLE postern.outbox ALTER COLUMN batch ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.outbox_batch_seq
@@ -2482,6 +2597,12 @@ ALTER TABLE ONLY postern.activity_minutes
 ALTER TABLE ONLY postern.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY postern.change_feed
+    ADD CONSTRAINT change_feed_pkey PRIMARY KEY (only_row);
+
+ALTER TABLE ONLY postern.changes
+    ADD CONSTRAINT changes_pkey PRIMARY KEY (source, account, object_type, object_id);
+
 ALTER TABLE ONLY postern.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (job, run);
 
@@ -2614,6 +2735,8 @@ ALTER TABLE ONLY postern.tokens
 ALTER TABLE ONLY postern.watermarks
     ADD CONSTRAINT watermarks_pkey PRIMARY KEY (source, account, subject);
 
+CREATE UNIQUE INDEX changes_by_number ON postern.changes USING btree (number);
+
 CREATE INDEX drifts_object ON postern.drifts USING btree (source, account, object_type, object_id);
 
 CREATE INDEX effect_steps_unknown ON postern.effect_steps USING btree (effect) WHERE ((state = 'unknown'::text) OR ((state = 'reserved'::text) AND (first_attempt_at < reserved_at)));
@@ -2641,6 +2764,8 @@ CREATE INDEX object_scans_done ON postern.object_scans USING btree (source, acco
 CREATE INDEX object_scans_not_listable ON postern.object_scans USING btree (source, account, object_type, run) WHERE (phase = 'not_listable'::text);
 
 CREATE INDEX objects_refetch_pending ON postern.objects USING btree (source, account, object_type, object_id) WHERE (refetch_after <> 0);
+
+CREATE INDEX outbox_unnumbered ON postern.outbox USING btree (batch) WHERE (NOT numbered);
 
 CREATE INDEX outbox_unsent ON postern.outbox USING btree (created_at) WHERE (sent_at IS NULL);
 
@@ -2741,6 +2866,24 @@ GRANT ALL ON FUNCTION postern.redact_copies(p_run bigint, p_table text, p_locks 
 REVOKE ALL ON FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) FROM PUBLIC;
 GRANT ALL ON FUNCTION postern.redact_events(p_run bigint, p_events bigint[], p_locks bigint[], p_sources integer[], p_accounts text[], p_types text[], p_ids text[], p_rejections bigint[], OUT cleared_events bigint, OUT cleared_objects bigint, OUT cleared_conflicts bigint, OUT cleared_rejections bigint) TO postern_processor;
 
+GRANT SELECT,UPDATE ON TABLE postern.change_feed TO postern_operator;
+GRANT SELECT,UPDATE ON TABLE postern.change_feed TO postern_processor;
+
+GRANT SELECT ON TABLE mirror.change_feed TO postern_operator;
+GRANT SELECT ON TABLE mirror.change_feed TO postern_reader;
+
+GRANT SELECT ON TABLE postern.changes TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.changes TO postern_processor;
+
+GRANT SELECT,INSERT ON TABLE postern.sources TO postern_gateway;
+GRANT SELECT,INSERT ON TABLE postern.sources TO postern_processor;
+GRANT SELECT ON TABLE postern.sources TO postern_operator;
+
+GRANT UPDATE(api_reads) ON TABLE postern.sources TO postern_processor;
+
+GRANT SELECT ON TABLE mirror.changes TO postern_operator;
+GRANT SELECT ON TABLE mirror.changes TO postern_reader;
+
 GRANT SELECT,INSERT ON TABLE postern.events TO postern_gateway;
 GRANT SELECT ON TABLE postern.events TO postern_operator;
 GRANT SELECT ON TABLE postern.events TO postern_processor;
@@ -2748,12 +2891,6 @@ GRANT SELECT ON TABLE postern.events TO postern_processor;
 GRANT SELECT ON TABLE postern.redacted_events TO postern_gateway;
 GRANT SELECT ON TABLE postern.redacted_events TO postern_operator;
 GRANT SELECT ON TABLE postern.redacted_events TO postern_processor;
-
-GRANT SELECT,INSERT ON TABLE postern.sources TO postern_gateway;
-GRANT SELECT,INSERT ON TABLE postern.sources TO postern_processor;
-GRANT SELECT ON TABLE postern.sources TO postern_operator;
-
-GRANT UPDATE(api_reads) ON TABLE postern.sources TO postern_processor;
 
 GRANT SELECT ON TABLE mirror.events TO postern_operator;
 GRANT SELECT ON TABLE mirror.events TO postern_reader;

@@ -64,6 +64,7 @@ var rules = []rule{
 	{"internal/stream", 50, "publishes to and reads from JetStream"},
 	{"internal/versioning", 50, "compares versions and applies states to objects"},
 	{"internal/providerapi", 50, "calls a provider's API within the rate budget that all processes share"},
+	{"internal/changes", 55, "numbers the changes of the mirror, for readers by HTTP and SQL"},
 	{"internal/watermarks", 50, "stores until when the log and the mirror are complete"},
 	{"internal/runs", 50, "stores and executes runs, with their cursors and schedules"},
 	{"internal/activity", 50, "the running processes, and how much they do, as they report it for operators"},

@@ -15,7 +15,7 @@ import (
 // backlogMetrics are gauges of pending work, read from tables. Every processor reports the same
 // values: aggregate with max, not with sum.
 type backlogMetrics struct {
-	failed, dead, unsent, oldest prometheus.Gauge
+	failed, dead, unsent, oldest, unnumbered prometheus.Gauge
 }
 
 func (m *backlogMetrics) build() []prometheus.Collector {
@@ -32,7 +32,9 @@ func (m *backlogMetrics) build() []prometheus.Collector {
 		fmt.Sprintf("Apply transactions whose changes are not in the feed yet, counted up to %d.", maxCount))
 	m.oldest = gauge("postern_changes_unsent_seconds", "Age of the oldest change that is not in the feed yet; 0 "+
 		"if there is none.")
-	return []prometheus.Collector{m.failed, m.dead, m.unsent, m.oldest}
+	m.unnumbered = gauge("postern_changes_unnumbered_seconds", "Age of the oldest change without a number, which "+
+		"readers by HTTP and SQL do not see yet; 0 if there is none.")
+	return []prometheus.Collector{m.failed, m.dead, m.unsent, m.oldest, m.unnumbered}
 }
 
 const (
@@ -48,7 +50,9 @@ const backlogSQL = `
 SELECT (SELECT count(*) FROM (SELECT FROM outcomes WHERE status = 'failed' AND run = 0 LIMIT $1) f),
   (SELECT count(*) FROM (SELECT FROM ` + apply.DeadEvents + ` LIMIT $1) d),
   (SELECT count(*) FROM (SELECT FROM outbox WHERE sent_at IS NULL LIMIT $1) u),
-  coalesce((SELECT extract(epoch FROM clock_now() - min(created_at)) FROM outbox WHERE sent_at IS NULL), 0)::float8`
+  coalesce((SELECT extract(epoch FROM clock_now() - min(created_at)) FROM outbox WHERE sent_at IS NULL), 0)::float8,
+  coalesce((SELECT extract(epoch FROM clock_now() - o.created_at) FROM outbox o WHERE NOT o.numbered ORDER BY o.batch
+  	LIMIT 1), 0)::float8`
 
 // watchBacklog updates the gauges of pending work until ctx ends.
 func (p *Processor) watchBacklog(ctx context.Context) error {
@@ -68,10 +72,11 @@ func (p *Processor) readBacklog(ctx context.Context) {
 	ctx, cancel := lifecycle.WithTimeout(ctx, "count pending work", backlogTimeout)
 	defer cancel()
 	var failed, dead, unsent int64
-	oldest := 0.0
+	var oldest, unnumbered float64
 	m := &p.metrics.backlog
-	if err := p.Pool.QueryRow(ctx, backlogSQL, maxCount).Scan(&failed, &dead, &unsent, &oldest); err != nil {
-		for _, g := range []prometheus.Gauge{m.failed, m.dead, m.unsent, m.oldest} {
+	if err := p.Pool.QueryRow(ctx, backlogSQL, maxCount).Scan(&failed, &dead, &unsent, &oldest,
+		&unnumbered); err != nil {
+		for _, g := range []prometheus.Gauge{m.failed, m.dead, m.unsent, m.oldest, m.unnumbered} {
 			g.Set(math.NaN())
 		}
 		p.Logger.Debug("pending work not counted", "error", err)
@@ -81,4 +86,5 @@ func (p *Processor) readBacklog(ctx context.Context) {
 	m.dead.Set(float64(dead))
 	m.unsent.Set(float64(unsent))
 	m.oldest.Set(max(oldest, 0))
+	m.unnumbered.Set(max(unnumbered, 0))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
+	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -106,6 +107,28 @@ func (f *follower) awaitMirror(t *testing.T, w *world) {
 	})
 }
 
+// awaitNumbers waits until each object of the mirror has the number of its last change.
+func (w *world) awaitNumbers(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, maxWait, func() error {
+		feed, err := changes.ReadFeed(t.Context(), w.Pool)
+		if err != nil {
+			return err
+		}
+		page, _, err := changes.Read(t.Context(), w.Pool, 0, feed.Newest, changes.Filter{}, 1000)
+		want := w.mirror(t)
+		for _, c := range page {
+			if o := want[c.ID]; o.Revision == c.Revision && o.Deleted == c.Deleted {
+				delete(want, c.ID)
+			}
+		}
+		if err == nil && len(want) > 0 {
+			err = fmt.Errorf("%d objects of the mirror have no number or an old one: %v", len(want), want)
+		}
+		return err
+	})
+}
+
 // shuffled returns the events of a history in random order.
 func shuffled(seed uint64, o sim.Options, objects int) []sim.Event {
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -130,6 +153,7 @@ func TestFeed_anyHistory_endsEqualToMirror(t *testing.T) {
 			w.publish(t, append(evs, evs[:len(evs)/2]...)...)
 			w.awaitOutcomes(t, len(evs))
 			f.awaitMirror(t, w)
+			w.awaitNumbers(t)
 		})
 	}
 }

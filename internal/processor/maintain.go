@@ -11,7 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-const deleteSentChangesSQL = `DELETE FROM outbox WHERE sent_at < clock_now() - $1::interval`
+const deleteSentChangesSQL = `DELETE FROM outbox WHERE sent_at < clock_now() - $1::interval AND numbered`
 
 const vacuumOutboxSQL = `VACUUM (SKIP_LOCKED) outbox`
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // Settings are the limits and intervals of a processor, with those of applying. Tests shorten them.
@@ -57,17 +58,28 @@ type Processor struct {
 	Settings Settings
 	metrics  metrics
 	changes  *sender
+	// committed has an element after a commit whose changes have no numbers yet.
+	committed chan struct{}
 	// databaseError is the permission or schema error that stops applying, nil if there is none.
 	databaseError atomic.Pointer[error]
 }
 
 // New returns a processor. Run starts it; Apply works without Run.
 func New(o Options) (p *Processor, err error) {
-	p = &Processor{ID: o.ID, Settings: o.Settings}
+	p = &Processor{ID: o.ID, Settings: o.Settings, committed: make(chan struct{}, 1)}
 	p.changes = newSender(p)
-	o.Options.Settings, o.Changed = o.Settings.Settings, p.changes.offer
+	o.Options.Settings, o.Changed = o.Settings.Settings, p.changed
 	if p.Applier, err = apply.New(o.Options); err != nil {
 		return nil, err
 	}
 	return p, p.metrics.register(o.Metrics)
+}
+
+// changed takes the changes of a committed transaction. It never blocks.
+func (p *Processor) changed(batch int64, objs []*versioning.Object) {
+	select {
+	case p.committed <- struct{}{}:
+	default:
+	}
+	p.changes.offer(batch, objs)
 }

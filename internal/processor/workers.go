@@ -20,14 +20,15 @@ import (
 // requeueDelay is how long a message waits that is requeued because of an infrastructure failure.
 const requeueDelay = 2 * time.Second
 
-// Run consumes, republishes and announces until ctx ends. Then it stops fetching, finishes the
-// messages in progress within a soft limit and requeues the rest. An error means that one of the
-// loops failed.
+// Run consumes, republishes, and publishes and numbers changes until ctx ends. Then it stops
+// fetching, finishes the messages in progress within a soft limit and requeues the rest. An error
+// means that one of the loops failed.
 func (p *Processor) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.consume(ctx) })
 	g.Go(func() error { return (&republisher{p: p}).run(ctx) })
 	g.Go(func() error { return p.changes.run(ctx) })
+	g.Go(func() error { return p.numberChanges(ctx) })
 	g.Go(func() error { return p.watchBacklog(ctx) })
 	return g.Wait()
 }

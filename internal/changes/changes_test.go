@@ -1,0 +1,276 @@
+package changes_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/postern-gateway/postern/internal/changes"
+	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+var must, equal = testkit.Must, testkit.Equal
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// change is a transaction that changes objects, as applying does.
+func change(ctx context.Context, pool *pgxpool.Pool, ids ...string) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+INSERT INTO objects AS o (source, account, object_type, object_id, version_final, version_at, version_seen,
+	version_rank, tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash, state,
+	sanitized, last_event_id, revision, rule_version, created_at, updated_at)
+SELECT 1, '', 'thing', id, false, 1, 0, 1, '[{}]', false, 1, 1, 0, false, false, '', '', '{}', false, 1, 1, 1, now(),
+	now()
+FROM unnest($1::text[]) AS id ORDER BY id
+ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET revision = o.revision + 1`, ids)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `
+INSERT INTO outbox (sources, accounts, types, ids, created_at)
+SELECT array_agg(1), array_agg(''::text), array_agg('thing'::text), $1, now() FROM unnest($1::text[])`, ids)
+		return err
+	})
+}
+
+// numberAll numbers all changes that are committed and not locked.
+func numberAll(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	for more := true; more; {
+		var err error
+		_, more, err = changes.Number(t.Context(), pool)
+		must(t, err)
+	}
+}
+
+// read reads everything after a number. It returns the objects' ids and the number to continue
+// after.
+func read(t *testing.T, pool *pgxpool.Pool, after int64, f changes.Filter, limit int) (ids []string, end int64) {
+	t.Helper()
+	feed, err := changes.ReadFeed(t.Context(), pool)
+	must(t, err)
+	for end = after; ; {
+		page, next, err := changes.Read(t.Context(), pool, end, feed.Newest, f, limit)
+		must(t, err)
+		for _, c := range page {
+			ids = append(ids, c.ID)
+		}
+		if end = next; end >= feed.Newest {
+			return ids, end
+		}
+	}
+}
+
+// Writers change objects, two processes number the changes, and readers follow meanwhile. Each
+// reader ends with the revisions of the mirror, and reads ascending numbers.
+func TestNumber_concurrentWritersAndReaders_skipNothing(t *testing.T) {
+	db := testkit.Database(t)
+	pool := db.Role(t, "processor")
+	const writers, rounds = 4, 60
+	var writing sync.WaitGroup
+	g, ctx := errgroup.WithContext(t.Context())
+	for w := range writers {
+		writing.Add(1)
+		g.Go(func() error {
+			defer writing.Done()
+			for n := range rounds {
+				if err := change(ctx, db.Pool, fmt.Sprint("own", w, n%7), fmt.Sprint("shared", n%5)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	done := make(chan struct{})
+	go func() { writing.Wait(); close(done) }()
+	for range 2 {
+		g.Go(func() error {
+			for last := false; ; {
+				_, more, err := changes.Number(ctx, pool)
+				if err != nil || last && !more {
+					return err
+				}
+				select {
+				case <-done:
+					last = true
+				default:
+				}
+			}
+		})
+	}
+	numbered := make(chan struct{})
+	seen := make([]map[string]int64, 3)
+	var readers errgroup.Group
+	for i := range seen {
+		seen[i] = map[string]int64{}
+		readers.Go(func() error {
+			for at, last := int64(0), false; ; {
+				feed, err := changes.ReadFeed(t.Context(), pool)
+				if err != nil {
+					return err
+				}
+				page, end, err := changes.Read(t.Context(), pool, at, feed.Newest, changes.Filter{}, i+2)
+				if err != nil {
+					return err
+				}
+				for _, c := range page {
+					if c.Number <= at {
+						return fmt.Errorf("change %d came after %d", c.Number, at)
+					}
+					at, seen[i][c.ID] = c.Number, c.Revision
+				}
+				if at = end; last && at == feed.Newest {
+					return nil
+				}
+				select {
+				case <-numbered:
+					last = true
+				case <-t.Context().Done():
+					return t.Context().Err()
+				default:
+				}
+			}
+		})
+	}
+	err := g.Wait()
+	close(numbered)
+	must(t, err)
+	must(t, readers.Wait())
+	want, id, revision := map[string]int64{}, "", int64(0)
+	must(t, postgres.ForEach(t.Context(), db.Pool, `SELECT object_id, revision FROM objects`, nil,
+		[]any{&id, &revision}, func() error { want[id] = revision; return nil }))
+	for i := range seen {
+		equal(t, "revisions that a reader saw last", want, seen[i])
+	}
+}
+
+func TestNumber_rowThatTheSenderHasLocked_isNumberedLater(t *testing.T) {
+	db := testkit.Database(t)
+	pool := db.Role(t, "processor")
+	must(t, change(t.Context(), db.Pool, "a"))
+	must(t, change(t.Context(), db.Pool, "b"))
+	tx, err := db.Pool.Begin(t.Context())
+	must(t, err)
+	_, err = tx.Exec(t.Context(), `UPDATE outbox SET sent_at = now(), sequence = 1 WHERE ids = '{a}'`)
+	must(t, err)
+	numberAll(t, pool)
+	ids, end := read(t, pool, 0, changes.Filter{}, 10)
+	equal(t, "while the row of a is locked", []string{"b"}, ids)
+	must(t, tx.Commit(t.Context()))
+	numberAll(t, pool)
+	ids, _ = read(t, pool, end, changes.Filter{}, 10)
+	equal(t, "after it was unlocked", []string{"a"}, ids)
+}
+
+func TestRead_filtersAndPages_returnLastChanges(t *testing.T) {
+	db := testkit.Database(t)
+	pool := db.Role(t, "processor")
+	for _, ids := range [][]string{{"a", "b"}, {"c"}, {"a"}} {
+		must(t, change(t.Context(), db.Pool, ids...))
+		numberAll(t, pool)
+	}
+	db.Exec(t, `UPDATE changes SET account = 'x' WHERE object_id = 'c'`)
+	account := "x"
+	for name, c := range map[string]struct {
+		filter changes.Filter
+		want   []string
+	}{
+		"all, each object once":  {changes.Filter{}, []string{"b", "c", "a"}},
+		"source, account, type":  {changes.Filter{Source: 1, Account: &account, Type: "thing"}, []string{"c"}},
+		"id":                     {changes.Filter{ID: "a"}, []string{"a"}},
+		"type that does not fit": {changes.Filter{Type: "other"}, nil},
+	} {
+		for _, limit := range []int{1, 2, 100} {
+			ids, _ := read(t, pool, 0, c.filter, limit)
+			equal(t, fmt.Sprintf("%s, %d a page", name, limit), c.want, ids)
+		}
+	}
+}
+
+func TestNumber_specialObjects_areMarked(t *testing.T) {
+	db := testkit.Database(t)
+	pool := db.Role(t, "processor")
+	for set, want := range map[string]changes.Change{
+		`deleted = true`:                       {Deleted: true},
+		`state = NULL, tied_states = '[]'`:     {Redacted: true},
+		`state = NULL, tied_states = '[null]'`: {},
+		`version_at = -9223372036854775808, state = NULL, tied_states = '[]'`: {Deleted: true},
+	} {
+		must(t, change(t.Context(), db.Pool, "a"))
+		db.Exec(t, `UPDATE objects SET deleted = false, version_at = 1, state = '{}', tied_states = '[{}]'`)
+		db.Exec(t, `UPDATE objects SET `+set)
+		numberAll(t, pool)
+		feed, err := changes.ReadFeed(t.Context(), pool)
+		must(t, err)
+		page, _, err := changes.Read(t.Context(), pool, 0, feed.Newest, changes.Filter{}, 10)
+		must(t, err)
+		equal(t, set, [2]bool{want.Deleted, want.Redacted}, [2]bool{page[0].Deleted, page[0].Redacted})
+		equal(t, "the object", versioning.Key{Source: 1, Type: "thing", ID: "a"}, page[0].Key)
+	}
+}
+
+// After a restore the mirror continues at an older number on another server or timeline. Cursors up
+// to that number stay valid; cursors after it do not, also when the numbers have passed them.
+func TestCheck_afterRestore_onlySharedPartIsValid(t *testing.T) {
+	db := testkit.Database(t)
+	pool := db.Role(t, "processor")
+	step := func() changes.Feed {
+		must(t, change(t.Context(), db.Pool, "a"))
+		numberAll(t, pool)
+		feed, err := changes.ReadFeed(t.Context(), pool)
+		must(t, err)
+		return feed
+	}
+	before := step()
+	shared := before.At(before.Newest)
+	lost := before.At(before.Newest + 1)
+	if _, err := before.Check(lost); !errors.Is(err, changes.ErrCursorEnded) {
+		t.Errorf("a cursor ahead of the changes: %v", err)
+	}
+	db.Exec(t, `UPDATE change_feed SET server = 'another/00000001'`)
+	step()
+	after := step()
+	if after.At(0).Epoch == shared.Epoch {
+		t.Fatal("no new epoch on another server")
+	}
+	for _, c := range []struct {
+		cursor changes.Cursor
+		valid  bool
+	}{{changes.Cursor{}, true}, {shared, true}, {lost, false}, {after.At(after.Newest), true},
+		{changes.Cursor{Epoch: "elsewhere", Number: 0}, false}} {
+		number, err := after.Check(c.cursor)
+		if c.valid {
+			must(t, err)
+			equal(t, "number of "+c.cursor.String(), c.cursor.Number, number)
+		} else {
+			if !errors.Is(err, changes.ErrCursorEnded) {
+				t.Errorf("cursor %s: %v", c.cursor, err)
+			}
+		}
+	}
+	db.Exec(t, `UPDATE change_feed SET server = ''`)
+	unchanged := step()
+	equal(t, "epoch where the server was unknown", after.At(0), unchanged.At(0))
+}
+
+func TestParseCursor_texts_areReadOrRejected(t *testing.T) {
+	for text, valid := range map[string]bool{"": true, "0a1b2c3d-17": true, "0a1b2c3d-0": true, "17": false,
+		"-17": false, "a-": false, "a--1": false, "a-+1": false, "a-01": false, "a-1-2": false, "a-99999999999999999999": false} {
+		c, err := changes.ParseCursor(text)
+		if (err == nil) != valid {
+			t.Errorf("ParseCursor(%q): %v", text, err)
+		}
+		if err == nil && c.String() != text {
+			t.Errorf("ParseCursor(%q) = %v", text, c)
+		}
+	}
+}
