@@ -5,5 +5,5 @@ import "slices"
 // mutants returns all mutants, part by part.
 func mutants() []mutant {
 	return slices.Concat(versioningMutants(), eventMutants(), ingestMutants(), signatureMutants(), applyMutants(),
-		processorMutants(), reconcileMutants(), replayMutants(), redactionMutants(), adminMutants())
+		processorMutants(), changeMutants(), reconcileMutants(), replayMutants(), redactionMutants(), adminMutants())
 }
