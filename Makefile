@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/
 BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern/internal/telemetry.commit=$(COMMIT)"
 
 .DEFAULT_GOAL := help
-.PHONY: help docs dev playground test test-browser test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-record docs-reference chaos chaos-short chaos-mutants mutants build image pictures prerequisites servers
+.PHONY: help docs dev playground test test-browser test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-console bench-record docs-reference chaos chaos-short chaos-mutants mutants build image pictures prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ bench-profile: servers ## profiles of gateway, processor and references under lo
 
 bench-verify: servers ## measure postern verify on EVENTS events (10,000,000; 16 GB in memory or below TMPDIR, less with ARGS="-verify.text 40")
 	cd internal/verify && go test -run xxx -bench Verify -benchtime 1x -verify.objects $$(($(EVENTS) / 10)) -timeout 6h . $(ARGS)
+
+bench-console: servers ## measure pages of the console over EVENTS events (10,000,000; 14 GB in memory or below TMPDIR)
+	go test ./internal/console -run xxx -bench Pages -benchtime 1x -console.events $(EVENTS) -timeout 2h $(ARGS)
 
 EVENTS ?= 10000000
 

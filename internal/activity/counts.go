@@ -161,10 +161,11 @@ const (
 	keepMinutes = 2 * 24 * time.Hour
 	keepHours   = 90 * 24 * time.Hour
 
-	deleteMinutesSQL = `DELETE FROM activity_minutes WHERE minute < floor(extract(epoch FROM clock_now()) / 60)::int
-		- $1::int`
-	deleteHoursSQL = `DELETE FROM activity_hours WHERE hour < floor(extract(epoch FROM clock_now()) / 3600)::int
-		- $1::int`
+	// A lower bound and a time in a subquery make PostgreSQL use the primary key.
+	deleteMinutesSQL = `DELETE FROM activity_minutes
+		WHERE minute BETWEEN 0 AND (SELECT floor(extract(epoch FROM clock_now()) / 60)::int - 1 - $1::int)`
+	deleteHoursSQL = `DELETE FROM activity_hours
+		WHERE hour BETWEEN 0 AND (SELECT floor(extract(epoch FROM clock_now()) / 3600)::int - 1 - $1::int)`
 )
 
 // deleteOld deletes the minutes and hours that are too old. Every process does so.

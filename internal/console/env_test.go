@@ -61,7 +61,7 @@ type env struct {
 
 // newEnv starts a console on loopback. Its database has the sources stripe and shop, and nothing
 // else. Change the options to require tokens or to make it read-only.
-func newEnv(t *testing.T, change ...func(*Options)) *env {
+func newEnv(t testing.TB, change ...func(*Options)) *env {
 	t.Helper()
 	e := &env{db: testkit.Database(t)}
 	known, err := events.RegisterSources(t.Context(), e.db.Pool, map[string]string{"stripe": "stripe",
@@ -91,7 +91,7 @@ func newEnv(t *testing.T, change ...func(*Options)) *env {
 }
 
 // serve starts a server on loopback and returns its address.
-func serve(t *testing.T, h http.Handler) string {
+func serve(t testing.TB, h http.Handler) string {
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	return server.URL

@@ -86,7 +86,8 @@ const maxAttention = 1000
 const summarySQL = `
 SELECT 0, count(*), to_timestamp(min(a.minute)::bigint * 60), clock_now() FROM (
   SELECT min(minute) AS minute FROM activity_minutes
-  WHERE minute > floor(extract(epoch FROM clock_now()) / 60)::int - 15
+  WHERE minute BETWEEN (SELECT floor(extract(epoch FROM clock_now()) / 60)::int - 14)
+    AND (SELECT floor(extract(epoch FROM clock_now()) / 60)::int)
   GROUP BY source HAVING sum(rejected) > 0 AND coalesce(sum(stored), 0) + coalesce(sum(duplicates), 0) = 0 LIMIT $1) a
 UNION ALL
 SELECT 1, count(*), to_timestamp((min(d.event_id) >> 20) / 1000.0), clock_now()
