@@ -57,8 +57,8 @@ BEGIN
     DROP TABLE made;
     COMMIT;
   END LOOP;
-  INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
-    tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash, state,
+  INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen,
+    version_rank, tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash, state,
     sanitized, last_event_id, revision, rule_version, created_at, updated_at)
   SELECT 1 + n %% %[3]d, '', 'thing', 'obj_' || n, false, 1790000000000000, 0, 1, '[{}]', false, 0, 0, 0, false, false,
     sha256(int8send(n)), sha256(int8send(n)), jsonb_build_object('id', 'obj_' || n, 'text', repeat('t', 300)), false,
@@ -92,14 +92,16 @@ func BenchmarkPages(b *testing.B) {
 		return at.UTC().Format(time.RFC3339)
 	}
 	for name, path := range map[string]func() string{
-		"overview":         func() string { return "/console/" },
-		"events":           func() string { return "/console/events?until=" + since() },
-		"events-of-type":   func() string { return "/console/events?type=type_7&until=" + since() },
-		"events-rare":      func() string { return "/console/events?type=absent&until=" + since() },
-		"events-dead":      func() string { return "/console/events?status=dead&until=" + since() },
-		"events-of-object": func() string { return fmt.Sprint("/console/events?object_type=thing&object_id=obj_", object()) },
-		"event":            func() string { return "/console/events/" + event() },
-		"objects":          func() string { return "/console/objects?type=thing" },
+		"overview":       func() string { return "/console/" },
+		"events":         func() string { return "/console/events?until=" + since() },
+		"events-of-type": func() string { return "/console/events?type=type_7&until=" + since() },
+		"events-rare":    func() string { return "/console/events?type=absent&until=" + since() },
+		"events-dead":    func() string { return "/console/events?status=dead&until=" + since() },
+		"events-of-object": func() string {
+			return fmt.Sprint("/console/events?object_type=thing&object_id=obj_", object())
+		},
+		"event":   func() string { return "/console/events/" + event() },
+		"objects": func() string { return "/console/objects?type=thing" },
 		"object": func() string {
 			n := object()
 			return fmt.Sprintf("/console/objects/source_%d/thing/obj_%d", 1+n%scaleSources, n)
