@@ -58,8 +58,8 @@ BEGIN
     COMMIT;
   END LOOP;
   INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen,
-    version_rank, tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash, state,
-    sanitized, last_event_id, revision, rule_version, created_at, updated_at)
+    version_rank, tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash,
+    state, sanitized, last_event_id, revision, rule_version, created_at, updated_at)
   SELECT 1 + n %% %[3]d, '', 'thing', 'obj_' || n, false, 1790000000000000, 0, 1, '[{}]', false, 0, 0, 0, false, false,
     sha256(int8send(n)), sha256(int8send(n)), jsonb_build_object('id', 'obj_' || n, 'text', repeat('t', 300)), false,
     now_ms << 20, 10, 1, now(), now() - n * interval '1 second'
