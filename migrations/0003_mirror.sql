@@ -143,11 +143,13 @@ CREATE TABLE outbox (
   sent_at    timestamptz,
   sequence   bigint,
   numbered   boolean NOT NULL DEFAULT false,
+  forward_pending boolean NOT NULL DEFAULT false,
   CHECK ((sent_at IS NULL) = (sequence IS NULL))
 )
 WITH (fillfactor = 70);
 CREATE INDEX outbox_unsent ON outbox (created_at) WHERE sent_at IS NULL;
 CREATE INDEX outbox_unnumbered ON outbox (batch) WHERE NOT numbered;
+CREATE INDEX outbox_forward_pending ON outbox (batch) WHERE forward_pending;
 COMMENT ON TABLE outbox IS
   'Changes to publish: one row per apply transaction. The maintenance loop vacuums it, because autovacuum comes too '
   'late.';
@@ -159,6 +161,8 @@ COMMENT ON COLUMN outbox.ids IS 'Ids of the changed objects.';
 COMMENT ON COLUMN outbox.created_at IS 'Time of the transaction.';
 COMMENT ON COLUMN outbox.sent_at IS 'Time at which the stream acknowledged the changes. Null before.';
 COMMENT ON COLUMN outbox.sequence IS 'Sequence number of the last message in the stream. Null before it was sent.';
+COMMENT ON COLUMN outbox.forward_pending IS
+  'A processor with forwards has not planned the effects of these changes yet.';
 COMMENT ON COLUMN outbox.numbered IS 'The changes have their numbers in table changes.';
 
 CREATE TABLE changes (

@@ -333,8 +333,8 @@ BEGIN
           excluded.version_rank)$f$, part)
     USING copied;
   END LOOP;
-  INSERT INTO outbox (sources, accounts, types, ids, created_at)
-  SELECT array_agg(t.source), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id), now_at
+  INSERT INTO outbox (sources, accounts, types, ids, created_at, forward_pending)
+  SELECT array_agg(t.source), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id), now_at, true
   FROM jsonb_to_recordset(cleared) AS t(source int, account text, object_type text, object_id text)
   HAVING count(*) > 0;
   cleared_objects := jsonb_array_length(cleared);

@@ -28,6 +28,7 @@ CREATE TABLE effects (
   lease_epoch      bigint NOT NULL DEFAULT 0,
   first_attempt_at timestamptz,
   expires_at       timestamptz,
+  in_order         boolean NOT NULL DEFAULT false,
   CHECK ((state IN ('planned', 'failed')) = (due IS NOT NULL)),
   CHECK ((state = 'running') = (lease_until IS NOT NULL)),
   CHECK (state IN ('awaiting_approval', 'planned', 'running',
@@ -39,6 +40,8 @@ CREATE INDEX effects_event ON effects (event_id);
 CREATE INDEX effects_expiring ON effects (expires_at) WHERE state = 'awaiting_approval' AND expires_at IS NOT NULL;
 CREATE UNIQUE INDEX effects_key ON effects (key, rule_version, forced);
 CREATE INDEX effects_object ON effects (source, account, object_type, object_id);
+CREATE INDEX effects_in_order ON effects (source, account, object_type, object_id, rule, effect)
+  WHERE in_order AND state IN ('planned', 'running', 'failed');
 CREATE INDEX effects_leased ON effects (lease_until) WHERE state = 'running';
 CREATE INDEX effects_unfinished ON effects (state, effect)
   WHERE state IN ('awaiting_approval', 'failed', 'needs_review');
@@ -75,6 +78,8 @@ COMMENT ON COLUMN effects.first_attempt_at IS
   'First attempt of the next step since the previous step was done or an operator resumed the effect. The age of '
   'retries counts from here.';
 COMMENT ON COLUMN effects.expires_at IS 'End of the time for approval. Null where the rule sets none.';
+COMMENT ON COLUMN effects.in_order IS
+  'The effect waits until earlier effects of its rule and object are done or need review.';
 
 CREATE TABLE effect_steps (
   effect           bigint REFERENCES effects (effect) ON DELETE CASCADE NOT NULL,

@@ -355,8 +355,8 @@ BEGIN
           excluded.version_rank)$f$, part)
     USING copied;
   END LOOP;
-  INSERT INTO outbox (sources, accounts, types, ids, created_at)
-  SELECT array_agg(t.source), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id), now_at
+  INSERT INTO outbox (sources, accounts, types, ids, created_at, forward_pending)
+  SELECT array_agg(t.source), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id), now_at, true
   FROM jsonb_to_recordset(cleared) AS t(source int, account text, object_type text, object_id text)
   HAVING count(*) > 0;
   cleared_objects := jsonb_array_length(cleared);
@@ -1400,6 +1400,7 @@ CREATE TABLE postern.effects (
     lease_epoch bigint DEFAULT 0 NOT NULL,
     first_attempt_at timestamp with time zone,
     expires_at timestamp with time zone,
+    in_order boolean DEFAULT false NOT NULL,
     CONSTRAINT effects_check CHECK (((state = ANY (ARRAY['planned'::text, 'failed'::text])) = (due IS NOT NULL))),
     CONSTRAINT effects_check1 CHECK (((state = 'running'::text) = (lease_until IS NOT NULL))),
     CONSTRAINT effects_state_check CHECK ((state = ANY (ARRAY['awaiting_approval'::text, 'planned'::text, 'running'::text, 'failed'::text, 'needs_review'::text, 'done'::text, 'rejected'::text, 'expired'::text, 'superseded'::text])))
@@ -1459,6 +1460,8 @@ COMMENT ON COLUMN postern.effects.lease_epoch IS 'Number of leases so far. A res
 COMMENT ON COLUMN postern.effects.first_attempt_at IS 'First attempt of the next step since the previous step was done or an operator resumed the effect. The age of retries counts from here.';
 
 COMMENT ON COLUMN postern.effects.expires_at IS 'End of the time for approval. Null where the rule sets none.';
+
+COMMENT ON COLUMN postern.effects.in_order IS 'The effect waits until earlier effects of its rule and object are done or need review.';
 
 ALTER TABLE postern.effects ALTER COLUMN effect ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.effects_effect_seq
@@ -1785,6 +1788,7 @@ CREATE TABLE postern.outbox (
     sent_at timestamp with time zone,
     sequence bigint,
     numbered boolean DEFAULT false NOT NULL,
+    forward_pending boolean DEFAULT false NOT NULL,
     CONSTRAINT outbox_check CHECK (((sent_at IS NULL) = (sequence IS NULL)))
 )
 WITH (fillfactor='70');
@@ -1810,6 +1814,8 @@ COMMENT ON COLUMN postern.outbox.sent_at IS 'Time at which the stream acknowledg
 COMMENT ON COLUMN postern.outbox.sequence IS 'Sequence number of the last message in the stream. Null before it was sent.';
 
 COMMENT ON COLUMN postern.outbox.numbered IS 'The changes have their numbers in table changes.';
+
+COMMENT ON COLUMN postern.outbox.forward_pending IS 'A processor with forwards has not planned the effects of these changes yet.';
 
 ALTER TABLE postern.outbox ALTER COLUMN batch ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.outbox_batch_seq
@@ -2749,6 +2755,8 @@ CREATE INDEX effects_event ON postern.effects USING btree (event_id);
 
 CREATE INDEX effects_expiring ON postern.effects USING btree (expires_at) WHERE ((state = 'awaiting_approval'::text) AND (expires_at IS NOT NULL));
 
+CREATE INDEX effects_in_order ON postern.effects USING btree (source, account, object_type, object_id, rule, effect) WHERE (in_order AND (state = ANY (ARRAY['planned'::text, 'running'::text, 'failed'::text])));
+
 CREATE UNIQUE INDEX effects_key ON postern.effects USING btree (key, rule_version, forced);
 
 CREATE INDEX effects_leased ON postern.effects USING btree (lease_until) WHERE (state = 'running'::text);
@@ -2764,6 +2772,8 @@ CREATE INDEX object_scans_done ON postern.object_scans USING btree (source, acco
 CREATE INDEX object_scans_not_listable ON postern.object_scans USING btree (source, account, object_type, run) WHERE (phase = 'not_listable'::text);
 
 CREATE INDEX objects_refetch_pending ON postern.objects USING btree (source, account, object_type, object_id) WHERE (refetch_after <> 0);
+
+CREATE INDEX outbox_forward_pending ON postern.outbox USING btree (batch) WHERE forward_pending;
 
 CREATE INDEX outbox_unnumbered ON postern.outbox USING btree (batch) WHERE (NOT numbered);
 

@@ -133,7 +133,8 @@ func (r *reloader) apply(ctx context.Context, cfg *config.Config) error {
 		r.processor.Replace(processorSources(cfg, known))
 	}
 	if r.effects != nil && (!reflect.DeepEqual(r.current.Effects, cfg.Effects) ||
-		!reflect.DeepEqual(r.current.Destinations, cfg.Destinations)) {
+		!reflect.DeepEqual(r.current.Destinations, cfg.Destinations) ||
+		!reflect.DeepEqual(r.current.Forward, cfg.Forward)) {
 		r.replaceEffects(cfg)
 	}
 	if r.notify != nil {

@@ -185,7 +185,10 @@ func (t *transaction) planEffects(ctx context.Context) (err error) {
 
 // insertChanges inserts the row of the outbox that announces the changes of the mirror.
 func (t *transaction) insertChanges(ctx context.Context) (err error) {
-	t.changeBatch, err = insertChanges(ctx, t.tx, t.announced)
+	forward := slices.ContainsFunc(t.announced, func(o *versioning.Object) bool {
+		return t.rules.HasForwards(t.sources.name(o.Source), o.Type)
+	})
+	t.changeBatch, err = insertChanges(ctx, t.tx, t.announced, forward)
 	return err
 }
 

@@ -42,6 +42,7 @@ func checkConfig(c *Config, p loadOptions) error {
 		without := *c
 		without.Sources, without.Schedules, without.Destinations, without.Effects, without.Notify = nil, nil, nil, nil,
 			nil
+		without.Forward = nil
 		checked = &without
 	}
 	err := newValidator().Struct(checked)
@@ -55,7 +56,8 @@ func checkConfig(c *Config, p loadOptions) error {
 	}
 	bad = append(bad, sharedVariables("sources", checked.Sources), sharedVariables("schedules", checked.Schedules),
 		sharedVariables("destinations", checked.Destinations), sharedVariables("effects", checked.Effects),
-		sharedVariables("notify", checked.Notify), checkEffects(checked), checkNotify(checked), checkBodies(checked),
+		sharedVariables("notify", checked.Notify), sharedVariables("forward", checked.Forward),
+		checkEffects(checked), checkForwards(checked), checkNotify(checked), checkBodies(checked),
 		checkSchedules(checked), checkRetention(c.Retention), checkDatabaseURLs(c.Database),
 		checkDurability(c.Database), checkRateLimits(checked))
 	return errors.Join(bad...)

@@ -51,6 +51,9 @@ type Config struct {
 	// Postern inserts an effect into a ledger in the transaction that changes the object. It then
 	// executes the effect's steps in order. Put texts that contain {{ into quotes.
 	Effects map[string]*Effect `yaml:"effects" validate:"dive,keys,schedule_name,endkeys,required"`
+	// Forward sends the changes of objects to HTTP addresses, by name. Each message is one of the
+	// feed postern.changes, signed. docs/how-to/receive-changes-by-webhook.md has receivers.
+	Forward map[string]*Forward `yaml:"forward" validate:"dive,keys,schedule_name,endkeys,required"`
 	// Notify are alerts, by name. An alert tells a recipient about work that needs an operator.
 	// Processors check every 30 seconds. Postern sends each alert at least once.
 	Notify map[string]*Notification `yaml:"notify" validate:"dive,keys,schedule_name,endkeys,required"`

@@ -52,6 +52,13 @@ func completeEffects(c *Config) {
 		d.completeTimeout()
 		fillDefaults(reflect.ValueOf(d).Elem())
 	}
+	for name, f := range c.Forward {
+		if f == nil {
+			f = &Forward{}
+			c.Forward[name] = f
+		}
+		fillDefaults(reflect.ValueOf(f).Elem())
+	}
 	for name, n := range c.Notify {
 		if n == nil {
 			n = &Notification{}

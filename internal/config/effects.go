@@ -221,10 +221,13 @@ func (c *Config) Rules() (all []*rules.Rule) {
 		rule, _ := c.Effects[name].compile("effects."+name, name, c)
 		all = append(all, rule)
 	}
+	for _, name := range sortedKeys(c.Forward) {
+		all = append(all, c.Forward[name].rule(name, c))
+	}
 	return all
 }
 
-// Rule returns the compiled rule with a name, or nil where none exists.
+// Rule returns the compiled rule of the section effects with a name, or nil where none exists.
 func (c *Config) Rule(name string) (*rules.Rule, error) {
 	if c.Effects[name] == nil {
 		return nil, nil

@@ -15,7 +15,8 @@ import (
 // EffectWarnings reports rules that work but are likely to cause trouble, and a retention that
 // deletes data which a replay may need.
 func (c *Config) EffectWarnings() (all []string) {
-	all = slices.Concat(c.unknownTypeWarnings(), c.clearedEarlyWarnings(), c.untrustedCheckWarnings())
+	all = slices.Concat(c.unknownTypeWarnings(), c.clearedEarlyWarnings(), c.untrustedCheckWarnings(),
+		c.forwardWarnings())
 	keys := map[string]string{}
 	for _, name := range sortedKeys(c.Effects) {
 		if other, ok := keys[c.Effects[name].Key]; ok {

@@ -27,7 +27,7 @@ func (c *Config) String() string {
 // change with the value of a secret.
 func (c *Config) Digest() string {
 	reloaded := Config{Sources: c.Sources, Schedules: c.Schedules, Destinations: c.Destinations, Effects: c.Effects,
-		Notify: c.Notify}
+		Notify: c.Notify, Forward: c.Forward}
 	sum := sha256.Sum256([]byte(reloaded.String()))
 	return hex.EncodeToString(sum[:8])
 }

@@ -112,7 +112,7 @@ func addDifferences(a, b reflect.Value, path []string, names *[]string) {
 	for i := range a.NumField() {
 		name := yamlName(a.Type().Field(i))
 		if name == "" || len(path) == 0 &&
-			slices.Contains([]string{"sources", "schedules", "destinations", "effects", "notify"}, name) {
+			slices.Contains([]string{"sources", "schedules", "destinations", "effects", "forward", "notify"}, name) {
 			continue
 		}
 		at := append(slices.Clone(path), name)

@@ -28,8 +28,10 @@ type ResolvedDestination struct {
 	// SigningKey signs calls as Standard Webhooks defines it; nil: calls are not signed.
 	SigningKey []byte
 	// Secrets are texts that must not be stored.
-	Secrets           []string
+	Secrets []string
+	// Allow are private networks that may be called. AllowedOnly allows no public address either.
 	Allow             []netip.Prefix
+	AllowedOnly       bool
 	Concurrency, Rate int
 	MaxResponse       int64
 	// Timeout limits a call where the step sets none.
@@ -51,31 +53,40 @@ func (r *ResolvedDestination) Address() string {
 // which have checked them.
 func (c *Config) ResolveDestinations() (all []ResolvedDestination) {
 	for _, name := range sortedKeys(c.Destinations) {
-		d := c.Destinations[name]
-		r := ResolvedDestination{Name: name, URL: strings.TrimRight(string(d.URL), "/"), Headers: http.Header{},
-			Allow: networks(d.Allow), Concurrency: d.Concurrency, Rate: d.Rate, MaxResponse: int64(d.MaxResponseBytes)}
-		r.Timeout, r.MaxTimeout, r.KeyRetention = d.Timeout, c.maxCallTimeout(name), d.KeyRetention
-		for header, value := range d.Headers {
-			r.Headers.Set(header, value)
-		}
-		if !settings.IsZero(d.SMTP) {
-			r.Mail = d.SMTP.server()
-			r.Secrets = d.SMTP.secrets()
-		}
-		if len(d.Key.key) > 0 {
-			header, value, _ := strings.Cut(cmp.Or(d.Header, "Authorization: Bearer {key}"), ":")
-			coded := base64.StdEncoding.EncodeToString(d.Key.key)
-			r.Secrets = secretForms(string(d.Key.key), coded)
-			r.Headers.Set(strings.TrimSpace(header), strings.TrimSpace(strings.NewReplacer("{key}", string(d.Key.key),
-				"{key_base64}", coded).Replace(value)))
-		}
-		if r.SigningKey, _ = signingKey(d.SigningSecret.key); r.SigningKey != nil {
-			r.Secrets = append(r.Secrets, secretForms(string(d.SigningSecret.key),
-				strings.TrimPrefix(string(d.SigningSecret.key), signingPrefix))...)
-		}
+		all = append(all, c.Destinations[name].resolve(name, c.maxCallTimeout(name)))
+	}
+	for _, name := range sortedKeys(c.Forward) {
+		d := c.Forward[name].destination()
+		r := d.resolve(forwardPrefix+name, d.Timeout)
+		r.AllowedOnly = strings.HasPrefix(string(d.URL), "http:")
 		all = append(all, r)
 	}
 	return all
+}
+
+func (d *Destination) resolve(name string, maxTimeout time.Duration) ResolvedDestination {
+	r := ResolvedDestination{Name: name, URL: strings.TrimRight(string(d.URL), "/"), Headers: http.Header{},
+		Allow: networks(d.Allow), Concurrency: d.Concurrency, Rate: d.Rate, MaxResponse: int64(d.MaxResponseBytes),
+		Timeout: d.Timeout, MaxTimeout: maxTimeout, KeyRetention: d.KeyRetention}
+	for header, value := range d.Headers {
+		r.Headers.Set(header, value)
+	}
+	if !settings.IsZero(d.SMTP) {
+		r.Mail = d.SMTP.server()
+		r.Secrets = d.SMTP.secrets()
+	}
+	if len(d.Key.key) > 0 {
+		header, value, _ := strings.Cut(cmp.Or(d.Header, "Authorization: Bearer {key}"), ":")
+		coded := base64.StdEncoding.EncodeToString(d.Key.key)
+		r.Secrets = secretForms(string(d.Key.key), coded)
+		r.Headers.Set(strings.TrimSpace(header), strings.TrimSpace(strings.NewReplacer("{key}", string(d.Key.key),
+			"{key_base64}", coded).Replace(value)))
+	}
+	if r.SigningKey, _ = signingKey(d.SigningSecret.key); r.SigningKey != nil {
+		r.Secrets = append(r.Secrets, secretForms(string(d.SigningSecret.key),
+			strings.TrimPrefix(string(d.SigningSecret.key), signingPrefix))...)
+	}
+	return r
 }
 
 // secretForms returns all forms in which a response may repeat secrets, the longest first:

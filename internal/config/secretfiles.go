@@ -28,6 +28,9 @@ func (c *Config) SecretFiles() (all []SecretFile) {
 		add("destinations."+name+".signing_secret", c.Destinations[name].SigningSecret.File)
 		add("destinations."+name+".smtp.password", c.Destinations[name].SMTP.Password.File)
 	}
+	for _, name := range sortedKeys(c.Forward) {
+		add("forward."+name+".secret", c.Forward[name].Secret.File)
+	}
 	return all
 }
 

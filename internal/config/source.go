@@ -206,7 +206,7 @@ func readSecrets(c *Config, env func(string) string, p loadOptions) error {
 			}
 		}
 	}
-	return errors.Join(bad...)
+	return errors.Join(append(bad, readForwardSecrets(c, env, p))...)
 }
 
 // readToken loads the token of a challenge from the variable or file.

@@ -98,8 +98,8 @@ const maxKeyBytes = 500
 type Rules struct {
 	byConcern map[concern][]*rules.Rule
 	byName    map[string]*rules.Rule
-	// scheduled are the rules on a schedule.
-	scheduled []*rules.Rule
+	// scheduled are the rules on a schedule, forwards those that forward revisions of objects.
+	scheduled, forwards []*rules.Rule
 }
 
 // concern identifies the objects that a rule is about, and what triggers the rule.
@@ -112,9 +112,13 @@ type concern struct {
 func NewRules(all []*rules.Rule) *Rules {
 	r := &Rules{byConcern: map[concern][]*rules.Rule{}, byName: map[string]*rules.Rule{}}
 	for _, rule := range all {
+		r.byName[rule.Name] = rule
+		if rule.On == rules.OnRevision {
+			r.forwards = append(r.forwards, rule)
+			continue
+		}
 		key := concern{cmp.Or(rule.On, rules.OnChange), rule.Source, rule.Type}
 		r.byConcern[key] = append(r.byConcern[key], rule)
-		r.byName[rule.Name] = rule
 		if rule.On == rules.OnSchedule {
 			r.scheduled = append(r.scheduled, rule)
 		}
@@ -292,6 +296,7 @@ type storedTemplateData struct {
 	Object storedObject    `json:"object"`
 	Event  *storedEvent    `json:"event,omitempty"`
 	Window *storedWindow   `json:"window,omitempty"`
+	Change json.RawMessage `json:"change,omitempty"`
 }
 
 type storedWindow struct {
@@ -355,11 +360,14 @@ func (s *storedTemplateData) decode(raw json.RawMessage) (*rules.TemplateData, e
 	if err != nil {
 		return nil, err
 	}
-	data := &rules.TemplateData{Raw: raw, Old: oldState, New: newState, Object: rules.Object(s.Object)}
+	data := &rules.TemplateData{Raw: raw, Change: s.Change, Old: oldState, New: newState,
+		Object: rules.Object(s.Object)}
 	if s.Event != nil {
 		data.Event = rules.Event(*s.Event)
 	}
 	switch {
+	case s.Change != nil:
+		data.On = rules.OnRevision
 	case s.Window != nil:
 		data.On, data.Window = rules.OnSchedule, rules.Window(*s.Window)
 	case s.Old == nil:

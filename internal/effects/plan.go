@@ -16,15 +16,15 @@ import (
 const planSQL = `
 INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run, template_data,
 	state,
-	reason, destination, due, expires_at, planned_at, updated_at)
+	reason, destination, due, expires_at, in_order, planned_at, updated_at)
 SELECT d.key, d.version, d.rule, d.source, d.account, d.type, d.id, d.event, $13, d.template_data, d.state, d.reason,
 	d.destination, CASE WHEN d.state = 'planned' THEN now.at END,
   CASE WHEN d.state = 'awaiting_approval' AND d.expires > 0 THEN now.at + d.expires * interval '1 microsecond' END,
-  	now.at, now.at
+  	d.in_order, now.at, now.at
 FROM unnest($1::text[], $2::int[], $3::text[], $4::int[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::jsonb[],
-	$10::text[], $11::text[], $12::text[], $14::bigint[])
+	$10::text[], $11::text[], $12::text[], $14::bigint[], $15::bool[])
   WITH ORDINALITY AS d(key, version, rule, source, account, type, id, event, template_data, state, reason, destination,
-  	expires,
+  	expires, in_order,
   	n), (SELECT clock_now() AS at) now
 ORDER BY d.n
 ON CONFLICT (key, rule_version, forced) DO NOTHING
@@ -37,7 +37,8 @@ FROM unnest($1::text[], $2::int[]) AS d(key, version) JOIN effects e ON e.key = 
 	AND e.forced = 0`
 
 // supersedeSQL replaces all other effects of the same rule and object that have no started step.
-// The caller holds the object's lock, so that every effect in the ledger is older.
+// The caller holds the object's lock, or that of forwards, so that every effect in the ledger is
+// older.
 const supersedeSQL = `
 UPDATE effects e SET state = 'superseded', due = NULL, reason = 'effect ' || d.effect || ' superseded it',
 	updated_at = clock_now()
@@ -46,6 +47,17 @@ FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::tex
 WHERE e.source = d.source AND e.account = d.account AND e.object_type = d.type AND e.object_id = d.id
 	AND e.rule = d.rule AND e.effect <> d.effect
   AND e.state IN ('awaiting_approval', 'planned') AND NOT EXISTS (SELECT FROM effect_steps s WHERE s.effect = e.effect)`
+
+// supersedeInOrderSQL does the same for effects in order. It reads only the unfinished ones: an
+// object may have a forwarded change for each of its revisions.
+const supersedeInOrderSQL = `
+UPDATE effects e SET state = 'superseded', due = NULL, reason = 'effect ' || d.effect || ' superseded it',
+	updated_at = clock_now()
+FROM unnest($1::bigint[], $2::text[], $3::int[], $4::text[], $5::text[], $6::text[]) AS d(effect, rule, source, account,
+	type, id)
+WHERE e.source = d.source AND e.account = d.account AND e.object_type = d.type AND e.object_id = d.id
+	AND e.rule = d.rule AND e.effect < d.effect AND e.in_order AND e.state = 'planned'
+	AND NOT EXISTS (SELECT FROM effect_steps s WHERE s.effect = e.effect)`
 
 // reviveSQL plans existing effects again that have no started step. They were superseded, have
 // expired, or were interrupted by another key in this transaction ($6).
@@ -215,6 +227,7 @@ func planArgs(run int64, candidates []*candidate) []any {
 	}
 	versions, sources, events, templateData, expires := make([]int32, n), make([]int32, n), make([]int64, n),
 		make([][]byte, n), make([]int64, n)
+	inOrder := make([]bool, n)
 	for i, c := range candidates {
 		state := initialState(c.Rule, run)
 		if c.Failure != "" {
@@ -226,9 +239,10 @@ func planArgs(run int64, candidates []*candidate) []any {
 		}
 		versions[i], sources[i], events[i], templateData[i], expires[i] = int32(c.Rule.Version), c.transition.Number,
 			c.transition.Event.ID, c.templateData, c.Rule.ApprovalExpires.Microseconds()
+		inOrder[i] = c.Rule.On == rules.OnRevision
 	}
 	return []any{texts[0], versions, texts[1], sources, texts[2], texts[3], texts[4], events, templateData, texts[5],
-		texts[6], texts[7], run, expires}
+		texts[6], texts[7], run, expires, inOrder}
 }
 
 // initialState returns the first state of an effect.
@@ -256,7 +270,11 @@ func supersede(ctx context.Context, tx pgx.Tx, newest []newestEffect) error {
 		effects[i], sources[i], names[i], accounts[i], types[i], ids[i] = c.effect, c.transition.Number, c.Rule.Name,
 			c.transition.Account, c.transition.Type, c.transition.ID
 	}
-	if _, err := tx.Exec(ctx, supersedeSQL, effects, names, sources, accounts, types, ids); err != nil {
+	sql := supersedeSQL
+	if newest[0].Rule.On == rules.OnRevision { // forwards are planned separately from all other effects
+		sql = supersedeInOrderSQL
+	}
+	if _, err := tx.Exec(ctx, sql, effects, names, sources, accounts, types, ids); err != nil {
 		return fmt.Errorf("supersede older effects of %d objects: %w", n, err)
 	}
 	return nil

@@ -19,9 +19,9 @@ WITH page AS MATERIALIZED (
     AND ($5::int = 0 OR o.source = $5) AND ($6::text = '' OR o.object_type = $6)
   ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $7
 ), put AS (
-  INSERT INTO outbox (sources, accounts, types, ids, created_at, numbered)
+  INSERT INTO outbox (sources, accounts, types, ids, created_at, numbered, forward_pending)
   SELECT array_agg(p.source), array_agg(p.account), array_agg(p.object_type), array_agg(p.object_id),
-  	clock_now() - interval '1 minute', true
+  	clock_now() - interval '1 minute', true, true
   FROM page p HAVING count(*) > 0
 )
 SELECT p.source, p.account, p.object_type, p.object_id, (SELECT count(*) FROM page)

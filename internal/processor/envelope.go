@@ -47,12 +47,17 @@ type objectChange struct {
 	omitted, redacted  bool
 }
 
-func (p *Processor) encodeChange(batch int64, c objectChange) (stream.Change, error) {
+// envelopeOf returns the message that announces an object.
+func (p *Processor) envelopeOf(c objectChange) envelope {
 	source, _ := p.CachedSource(c.key.Source)
-	e := envelope{Schema: 1, EventID: strconv.FormatInt(c.event, 10), Source: source,
+	return envelope{Schema: 1, EventID: strconv.FormatInt(c.event, 10), Source: source,
 		Account: c.key.Account, ObjectType: c.key.Type, ObjectID: c.key.ID, Version: c.version, Revision: c.revision,
 		Deleted: c.deleted, Ambiguous: c.ambiguous, State: c.state, StateOmitted: c.omitted,
 		Redacted: c.redacted && c.state == nil}
+}
+
+func (p *Processor) encodeChange(batch int64, c objectChange) (stream.Change, error) {
+	e := p.envelopeOf(c)
 	body, err := e.encode()
 	if err == nil && len(body) > min(maxEnvelope, p.Conn.MaxMessageBody()) {
 		e.State, e.StateOmitted = nil, true

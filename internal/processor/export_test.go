@@ -21,6 +21,12 @@ func MarkSent(p *Processor) func(context.Context, map[int64]uint64) error {
 	return newSender(p).markSent
 }
 
+// PlanForwards plans the forwards of some rows of the outbox once. It reports whether there may be
+// further rows.
+func PlanForwards(ctx context.Context, p *Processor) (more bool, err error) {
+	return p.forwards.plan(ctx)
+}
+
 // ReadBacklog updates the gauges of pending work.
 func ReadBacklog(ctx context.Context, p *Processor) { p.readBacklog(ctx) }
 

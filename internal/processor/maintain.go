@@ -11,7 +11,10 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 )
 
-const deleteSentChangesSQL = `DELETE FROM outbox WHERE sent_at < clock_now() - $1::interval AND numbered`
+// deleteSentChangesSQL keeps a change whose forwards are not planned. Without forwards in the
+// configuration, no process plans them, so the row is deleted after a week.
+const deleteSentChangesSQL = `DELETE FROM outbox WHERE sent_at < clock_now() - $1::interval AND numbered
+	AND (NOT forward_pending OR sent_at < clock_now() - interval '7 days')`
 
 const vacuumOutboxSQL = `VACUUM (SKIP_LOCKED) outbox`
 

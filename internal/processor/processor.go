@@ -60,6 +60,7 @@ type Processor struct {
 	changes  *sender
 	// committed has an element after a commit whose changes have no numbers yet.
 	committed chan struct{}
+	forwards  *forwarder
 	// databaseError is the permission or schema error that stops applying, nil if there is none.
 	databaseError atomic.Pointer[error]
 }
@@ -67,7 +68,7 @@ type Processor struct {
 // New returns a processor. Run starts it; Apply works without Run.
 func New(o Options) (p *Processor, err error) {
 	p = &Processor{ID: o.ID, Settings: o.Settings, committed: make(chan struct{}, 1)}
-	p.changes = newSender(p)
+	p.changes, p.forwards = newSender(p), newForwarder(p)
 	o.Options.Settings, o.Changed = o.Settings.Settings, p.changed
 	if p.Applier, err = apply.New(o.Options); err != nil {
 		return nil, err
@@ -82,4 +83,5 @@ func (p *Processor) changed(batch int64, objs []*versioning.Object) {
 	default:
 	}
 	p.changes.offer(batch, objs)
+	p.forwards.notify()
 }

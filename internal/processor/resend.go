@@ -21,8 +21,8 @@ const (
 	resendObjects = 100
 )
 
-// unsentRow is an outbox row that stayed unsent.
-type unsentRow struct {
+// outboxRow is a row of the outbox with the objects that it names.
+type outboxRow struct {
 	id   int64
 	keys []versioning.Key
 }
@@ -60,19 +60,23 @@ const unsentSQL = `
 SELECT batch, sources, accounts, types, ids FROM outbox WHERE sent_at IS NULL AND (created_at < $1 OR created_at > $3)
 	ORDER BY created_at, batch LIMIT $2`
 
-func (s *sender) unsent(ctx context.Context) ([]unsentRow, error) {
+func (s *sender) unsent(ctx context.Context) ([]outboxRow, error) {
 	var now time.Time
 	if err := s.p.Pool.QueryRow(ctx, nowSQL).Scan(&now); err != nil {
 		return nil, fmt.Errorf("read the clock: %w", err)
 	}
-	var rows []unsentRow
+	before, ahead := now.Add(-s.p.Settings.ResendAfter), now.Add(clockStepTolerance)
+	return readOutbox(ctx, s.p.Pool, unsentSQL, before, resendRows, ahead)
+}
+
+// readOutbox reads the rows that a statement selects.
+func readOutbox(ctx context.Context, db postgres.DB, sql string, args ...any) ([]outboxRow, error) {
+	var rows []outboxRow
 	var id int64
 	var sources []int32
 	var accounts, types, ids []string
-	before, ahead := now.Add(-s.p.Settings.ResendAfter), now.Add(clockStepTolerance)
-	err := postgres.ForEach(ctx, s.p.Pool, unsentSQL, []any{before, resendRows, ahead}, []any{&id, &sources, &accounts,
-		&types, &ids}, func() error {
-		r := unsentRow{id: id}
+	err := postgres.ForEach(ctx, db, sql, args, []any{&id, &sources, &accounts, &types, &ids}, func() error {
+		r := outboxRow{id: id}
 		for i := range sources {
 			r.keys = append(r.keys, versioning.Key{Source: sources[i], Account: accounts[i], Type: types[i],
 				ID: ids[i]})
@@ -81,7 +85,7 @@ func (s *sender) unsent(ctx context.Context) ([]unsentRow, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read unsent changes: %w", err)
+		return nil, fmt.Errorf("read changes of the outbox: %w", err)
 	}
 	return rows, nil
 }
@@ -89,7 +93,7 @@ func (s *sender) unsent(ctx context.Context) ([]unsentRow, error) {
 // sendRows sends the objects that rows name and marks the rows whose objects were all acknowledged.
 // All messages of a round carry the id of its greatest row. All rows of the round get the sequence
 // of its last message. checkForLoss looks for the id in the message with this sequence.
-func (s *sender) sendRows(ctx context.Context, rows []unsentRow) error {
+func (s *sender) sendRows(ctx context.Context, rows []outboxRow) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
@@ -128,7 +132,7 @@ func (s *sender) sendRows(ctx context.Context, rows []unsentRow) error {
 // failed. An object that is no longer stored has nothing to announce.
 func (s *sender) sendCurrent(ctx context.Context, round int64, keys []versioning.Key,
 	failed map[versioning.Key]bool) (last uint64, err error) {
-	changes, err := s.current(ctx, keys)
+	changes, err := readCurrent(ctx, s.p.Pool, keys)
 	var acks []stream.Ack
 	if err == nil {
 		acks, err = s.publish(ctx, changes, slices.Repeat([]int64{round}, len(changes)))
@@ -165,10 +169,10 @@ CROSS JOIN LATERAL (SELECT CASE WHEN pg_column_size(o.state || '{}') <= 8 * $5::
 	$5 ELSE false END AS state
   OFFSET 0) fits`
 
-// current reads the current rows of objects. State and revision of an object come from one row.
-func (s *sender) current(ctx context.Context, keys []versioning.Key) ([]objectChange, error) {
+// readCurrent reads the current rows of objects. State and revision of an object come from one row.
+func readCurrent(ctx context.Context, db postgres.DB, keys []versioning.Key) ([]objectChange, error) {
 	args := append(versioning.KeyArgs(keys, func(k versioning.Key) versioning.Key { return k }), maxEnvelope)
-	found, err := postgres.Collect(ctx, s.p.Pool, func(row pgx.CollectableRow) (c objectChange, err error) {
+	found, err := postgres.Collect(ctx, db, func(row pgx.CollectableRow) (c objectChange, err error) {
 		var position int64
 		err = row.Scan(&position, &c.version.Final, &c.version.At, &c.version.Seen, &c.version.Rank, &c.revision,
 			&c.event, &c.deleted, &c.ambiguous, &c.state, &c.omitted, &c.redacted)

@@ -29,6 +29,7 @@ func (p *Processor) Run(ctx context.Context) error {
 	g.Go(func() error { return (&republisher{p: p}).run(ctx) })
 	g.Go(func() error { return p.changes.run(ctx) })
 	g.Go(func() error { return p.numberChanges(ctx) })
+	g.Go(func() error { return p.forwards.run(ctx) })
 	g.Go(func() error { return p.watchBacklog(ctx) })
 	return g.Wait()
 }

@@ -44,9 +44,9 @@ const unknownObject = `o.version_at = ` + noVersion + ` AND o.refetch_after = 0`
 // announceWritten inserts the changes of the written rows into the outbox and counts them. The rows
 // get an old created_at ($3 ago), so that the next resend publishes them at once.
 const announceWritten = `, announced AS (
-  INSERT INTO outbox (sources, accounts, types, ids, created_at)
+  INSERT INTO outbox (sources, accounts, types, ids, created_at, forward_pending)
   SELECT array_agg($1::int), array_agg(t.account), array_agg(t.object_type), array_agg(t.object_id),
-  	clock_now() - $3::interval
+  	clock_now() - $3::interval, true
   FROM (SELECT w.account, w.object_type, w.object_id, (row_number() OVER () - 1) / 200 AS part FROM written w
   	WHERE w.grew) t GROUP BY t.part
 )

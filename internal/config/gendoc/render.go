@@ -38,8 +38,8 @@ line with an error.
 	`, ` + "`64KiB`" + `, ` + "`4MiB`" + ` or ` + "`2GiB`" + `.
   Relative paths start at the folder in which the process was started.
 - A running daemon reads ` + "`sources`" + ` with their secrets, ` + "`schedules`" + `, ` + "`destinations`" + `, ` +
-	"`effects`" + ` and
-  ` + "`notify`" + ` again when this file or a secret's file changes. All other settings need a restart, and
+	"`effects`" + `,
+  ` + "`forward`" + ` and ` + "`notify`" + ` again when this file or a secret's file changes. All other settings need a restart, and
   the log names those that changed.
   - The daemon checks the files every 2 s, and reads them when they have not changed for 2 s. A
     changed symbolic link is a change too. SIGHUP makes the daemon read the files immediately.
@@ -84,7 +84,7 @@ func render(paths ...string) ([]byte, error) {
 	for _, s := range settingsOf(sections, root) {
 		fmt.Fprintf(&out, "\n## %s\n\n%s\n", s.name, s.doc)
 		prefix := s.name
-		if slices.Contains([]string{"sources", "schedules", "destinations", "effects", "notify"}, s.name) {
+		if slices.Contains([]string{"sources", "schedules", "destinations", "effects", "forward", "notify"}, s.name) {
 			prefix += ".NAME"
 		}
 		out.WriteString("\n| setting | default | description |\n| --- | --- | --- |\n")

@@ -15,8 +15,10 @@ import (
 // texts are compiled. It is safe for concurrent use.
 type Rule struct {
 	Name string
-	// Source and Type select the objects.
+	// Source and Type select the objects, except for OnRevision.
 	Source, Type string
+	// Forwards selects the objects of a rule with OnRevision.
+	Forwards []Selector
 	// On is the trigger; empty means OnChange.
 	On Trigger
 	// Schedule is set for OnSchedule only.
@@ -35,6 +37,16 @@ type Rule struct {
 	// started step.
 	Supersede bool
 	Steps     []Step
+}
+
+// Selector selects objects by source and type. The type * selects all types.
+type Selector struct{ Source, Type string }
+
+// IsForwarded reports whether the rule forwards the revisions of objects of a type.
+func (r *Rule) IsForwarded(source, objectType string) bool {
+	return slices.ContainsFunc(r.Forwards, func(s Selector) bool {
+		return s.Source == source && (s.Type == objectType || s.Type == "*")
+	})
 }
 
 // Approval says when an operator has to approve an effect before its first step.
@@ -210,7 +222,7 @@ func (r *RenderedRequest) checkStorable() error {
 	return nil
 }
 
-// forwardedBody is the body of a forwarded change, a contract with receivers.
+// forwardedBody is the body of a step that forwards what its rule saw, a contract with receivers.
 type forwardedBody struct {
 	// Type is the object's type with the suffix .changed, .event or .window. Timestamp is when the
 	// event was received, or the end of the window.
@@ -221,8 +233,10 @@ type forwardedBody struct {
 	Data json.RawMessage `json:"data"`
 }
 
-func (f *TemplateData) forwardedBody() forwardedBody {
+func (f *TemplateData) forwardedBody() any {
 	switch f.On {
+	case OnRevision:
+		return f.Change // a message of the feed of changes
 	case OnSchedule:
 		return forwardedBody{Type: f.Object.Type + ".window", Timestamp: f.Window.End, Data: f.Raw}
 	case OnEvent:

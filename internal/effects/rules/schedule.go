@@ -19,6 +19,9 @@ const (
 	OnEvent Trigger = "event"
 	// OnSchedule evaluates a rule for each object, at each time of a schedule.
 	OnSchedule Trigger = "schedule"
+	// OnRevision forwards each new revision of an object, as the feed of changes publishes it. Such
+	// a rule has no condition and no key of its own; it lists its objects in Forwards.
+	OnRevision Trigger = "revision"
 )
 
 // Schedule says when a rule is evaluated for each object of its type. A window ends at one of its

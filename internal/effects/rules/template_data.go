@@ -25,6 +25,8 @@ type TemplateData struct {
 	// Raw is the JSON of old, new, object, event and window, as far as they exist. It keeps the
 	// provider's spelling of numbers.
 	Raw json.RawMessage
+	// Change is the message of the feed of changes, for OnRevision.
+	Change json.RawMessage
 	// StepKey is the idempotency key of the step at the destination.
 	StepKey  string
 	Response Response

@@ -101,9 +101,14 @@ const (
 // newClient returns a client that calls only public and allowed addresses, uses no proxy, and
 // follows no redirect.
 func newClient(allow []netip.Prefix, most int) *http.Client {
+	return newGuardedClient(requirePublic(allow), most)
+}
+
+// newGuardedClient returns a client that calls only addresses that control accepts.
+func newGuardedClient(control func(network, address string, _ syscall.RawConn) error, most int) *http.Client {
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{DialContext: dialFunc(net.Dialer{}, requirePublic(allow)), ForceAttemptHTTP2: true,
+		Transport: &http.Transport{DialContext: dialFunc(net.Dialer{}, control), ForceAttemptHTTP2: true,
 			MaxIdleConnsPerHost: most, MaxConnsPerHost: most, IdleConnTimeout: idleTimeout,
 			TLSHandshakeTimeout: dialTimeout, MaxResponseHeaderBytes: 64 << 10},
 	}

@@ -114,6 +114,9 @@ func (r *Runner) Replace(rules *effects.Rules, targets []config.ResolvedDestinat
 		d := &destination{r: r, config: target, client: newClient(target.Allow, target.Concurrency),
 			limit: rate.NewLimiter(rate.Inf, 1), wake: make(chan struct{}, 1), rules: rules, configured: next,
 			slots: r.slotsOf(target.Name), breaker: &breaker{}}
+		if target.AllowedOnly {
+			d.client = newGuardedClient(requireListed(target.Allow), target.Concurrency)
+		}
 		if old := before[target.Name]; old != nil && old.config.Address() == target.Address() {
 			d.breaker = old.breaker
 		}

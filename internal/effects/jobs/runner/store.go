@@ -17,13 +17,18 @@ import (
 )
 
 // leaseSQL leases effects whose next step goes to a destination and is due. It skips effects that
-// another process is leasing. first_attempt_at starts the age limit of the retries of a round. The
-// statement reads the time once and passes the selected effects also as an array. PostgreSQL then
-// uses an index for both, whatever it estimates.
+// another process is leasing, and effects in order that wait for an earlier one of their object.
+// first_attempt_at starts the age limit of the retries of a round. The statement reads the time
+// once and passes the selected effects also as an array. PostgreSQL then uses an index for both,
+// whatever it estimates.
 const leaseSQL = `
 WITH due AS MATERIALIZED (
-  SELECT effect, first_attempt_at FROM effects WHERE destination = $1 AND state IN ('planned', 'failed')
-  	AND due <= (SELECT clock_now()) ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
+  SELECT effect, first_attempt_at FROM effects n WHERE destination = $1 AND state IN ('planned', 'failed')
+  	AND due <= (SELECT clock_now()) AND (NOT n.in_order OR NOT EXISTS (SELECT FROM effects b
+  	WHERE b.source = n.source AND b.account = n.account AND b.object_type = n.object_type
+  	AND b.object_id = n.object_id AND b.rule = n.rule AND b.effect < n.effect AND b.in_order
+  	AND b.state IN ('planned', 'running', 'failed')))
+  	ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE effects e SET state = 'running', due = NULL, lease_owner = $3, lease_until = clock_now() + $4::interval,
 	lease_epoch = e.lease_epoch + 1, attempts = e.attempts + 1, updated_at = clock_now(),

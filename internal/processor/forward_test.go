@@ -1,0 +1,137 @@
+package processor_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+)
+
+// forwardRule forwards all objects of the simulated source.
+func forwardRule(objectType string) *effects.Rules {
+	return effects.NewRules([]*rules.Rule{{Name: "forward-app", On: rules.OnRevision, Version: 1, Supersede: true,
+		Approval: rules.ApproveNone, Forwards: []rules.Selector{{Source: applied.SourceName, Type: objectType}},
+		Steps: []rules.Step{{Name: "send", Destination: "forward-app"}}}})
+}
+
+// revise returns an event with the n-th state of an object.
+func revise(object string, n int) sim.Event {
+	return sim.Event{Object: object, ReceivedAt: time.UnixMicro(sim.Start).UTC(), Body: fmt.Appendf(nil,
+		`{"id":"evt_%s_%d","type":"thing.updated","object_id":"%s","unit":1,"rank":1,"time":%d,"object":{"n":%d}}`,
+		object, n, object, sim.Start+int64(n)*1000, n)}
+}
+
+// planForwards plans all forwards that are due.
+func (b *testBundle) planForwards(t *testing.T, p *processor.Processor) {
+	t.Helper()
+	for more := true; more; {
+		var err error
+		more, err = processor.PlanForwards(t.Context(), p)
+		must(t, err)
+	}
+}
+
+// forwarded returns the keys and states of the ledger, without the batch.
+func (b *testBundle) forwarded(t *testing.T) []string {
+	t.Helper()
+	return b.DB.QueryStrings(t, `SELECT regexp_replace(key, ':[0-9]+$', '') || ' ' || state || ' '
+		|| (template_data #>> '{change,state,n}') FROM effects ORDER BY effect`)
+}
+
+// Each new revision is forwarded, and an announced one again. A newer revision supersedes an older
+// one that was not sent.
+func TestForwards_revisions_arePlannedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.processor(t, nil, nil)
+	p.ReplaceRules(forwardRule("thing"))
+	apply := func(evs ...sim.Event) {
+		t.Helper()
+		must(t, p.Apply(t.Context(), events.LiveRun, b.AppendEvents(t, b.Source, evs)))
+	}
+	apply(revise("a", 1), revise("b", 1))
+	b.planForwards(t, p)
+	apply(revise("a", 2))
+	apply(revise("a", 3), revise("a", 3)) // a duplicate
+	apply(revise("b", 0))                 // stale
+	b.planForwards(t, p)
+	b.planForwards(t, p)
+	prefix := "forward-app:" + applied.SourceName + "/thing/"
+	want := []string{prefix + "a:1 superseded 1", prefix + "b:1 planned 1", prefix + "a:3 planned 3"}
+	if diff := cmp.Diff(want, b.forwarded(t)); diff != "" {
+		t.Fatalf("ledger (-want +got):\n%s", diff)
+	}
+	b.DB.Exec(t, `UPDATE effects SET state = 'done', due = NULL WHERE state = 'planned'`)
+	must(t, errOf(processor.Announce(t.Context(), b.OperatorPool, 0, "")))
+	b.planForwards(t, p)
+	want = append(want[:1], prefix+"b:1 done 1", prefix+"a:3 done 3", prefix+"a:3 planned 3", prefix+"b:1 planned 1")
+	if diff := cmp.Diff(want, b.forwarded(t)); diff != "" {
+		t.Errorf("ledger after an announcement (-want +got):\n%s", diff)
+	}
+}
+
+// A process without a forward of a type leaves no work behind.
+func TestForwards_otherType_isNotPending(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.processor(t, nil, nil)
+	p.ReplaceRules(forwardRule("other"))
+	must(t, p.Apply(t.Context(), events.LiveRun, b.AppendEvents(t, b.Source, []sim.Event{revise("a", 1)})))
+	equal(t, "pending rows", "0 of 1",
+		b.DB.QueryStrings(t, `SELECT count(*) FILTER (WHERE forward_pending) || ' of ' || count(*) FROM outbox`)[0])
+}
+
+// Processes that apply and plan at the same time end with the latest revision of each object. The
+// rows of a plan that fails are planned by the next one.
+func TestForwards_severalProcesses_endWithLatestRevision(t *testing.T) {
+	t.Parallel()
+	const objects, revisions = 5, 8
+	b := setup(t)
+	var g errgroup.Group
+	for i := range 3 {
+		p := b.processor(t, nil, nil)
+		p.ReplaceRules(forwardRule("*"))
+		evs := []sim.Event{}
+		for n := range revisions {
+			for object := range objects {
+				if n%3 == i {
+					evs = append(evs, revise(fmt.Sprint(object), n))
+				}
+			}
+		}
+		stored := b.AppendEvents(t, b.Source, evs)
+		g.Go(func() error {
+			for _, e := range stored {
+				if err := p.ApplySingle(t.Context(), events.LiveRun, e); err != nil {
+					return err
+				}
+				if _, err := processor.PlanForwards(t.Context(), p); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	must(t, g.Wait())
+	got := b.DB.QueryStrings(t, `SELECT o.object_id || ' ' || count(*) || ' ' || bool_and(
+		(e.template_data #>> '{change,revision}')::bigint = o.revision AND e.template_data #> '{change,state}' = o.state
+		AND NOT EXISTS (SELECT FROM effects n WHERE n.object_id = e.object_id AND n.effect > e.effect))
+		FROM objects o LEFT JOIN effects e ON e.object_id = o.object_id AND e.state = 'planned' GROUP BY o.object_id
+		ORDER BY o.object_id`)
+	want := []string{"0 1 true", "1 1 true", "2 1 true", "3 1 true", "4 1 true"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("objects with their unsent effects (-want +got):\n%s", diff)
+	}
+	if left := b.DB.QueryStrings(t, `SELECT batch::text FROM outbox WHERE forward_pending`); len(left) > 0 {
+		t.Errorf("batches %v are not planned", left)
+	}
+}
