@@ -20,7 +20,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // programs returns the folder of the programs that the scripts start.
 func programs(t *testing.T) string {
 	t.Helper()
-	dir, err := testkit.Programs("cmd/postern", "examples/sink", "examples/invoices/billing")
+	dir, err := testkit.Programs("cmd/postern", "examples/sink", "examples/invoices/billing",
+		"examples/receive/receiver")
 	if err != nil {
 		t.Fatal(err)
 	}
