@@ -54,8 +54,8 @@ func applyMutants() []mutant {
 			"errors.Is(err, errGuarded) || postgres.IsRefused(err) || postgres.IsUnavailable(err) &&",
 			"errors.Is(err, errGuarded) || postgres.IsUnavailable(err) &&"),
 		inProcessor("sends changes before their commit", "Apply_commitFails",
-			"t.changeBatch, err = insertChanges(ctx, t.tx, t.announced)\nreturn err",
-			"if t.changeBatch, err = insertChanges(ctx, t.tx, t.announced); err == nil && len(t.announced) > 0 { "+
+			"t.changeBatch, err = insertChanges(ctx, t.tx, t.announced, forward)\nreturn err",
+			"if t.changeBatch, err = insertChanges(ctx, t.tx, t.announced, forward); err == nil && len(t.announced) > 0 { "+
 				"t.Changed(t.changeBatch, t.announced) }\nreturn err"),
 		one("drops a manual refetch when a missed change arrives",
 			"MissedChanges_closedDuringManualRefetch_keepsRequest",
