@@ -1,6 +1,7 @@
 package processor_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
@@ -134,4 +136,35 @@ func TestForwards_severalProcesses_endWithLatestRevision(t *testing.T) {
 	if left := b.DB.QueryStrings(t, `SELECT batch::text FROM outbox WHERE forward_pending`); len(left) > 0 {
 		t.Errorf("batches %v are not planned", left)
 	}
+}
+
+// A plan waits for a redaction that is not committed yet, and forwards what the redaction left.
+func TestForwards_redactionInProgress_forwardsNoState(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.processor(t, nil, nil)
+	p.ReplaceRules(forwardRule("thing"))
+	must(t, p.Apply(t.Context(), events.LiveRun, b.AppendEvents(t, b.Source, []sim.Event{revise("a", 1)})))
+	tx, err := b.DB.Pool.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = tx.Rollback(t.Context()) }() // after a commit it does nothing
+	must(t, errOf(tx.Exec(t.Context(), `UPDATE objects SET state = NULL, tied_states = '[]', revision = revision + 1`)))
+	planned := make(chan error, 1)
+	go func() { planned <- errOf(processor.PlanForwards(t.Context(), p)) }()
+	testkit.Eventually(t, maxWait, func() error {
+		select {
+		case err := <-planned:
+			t.Fatalf("the plan did not wait (%v)", err)
+		default:
+		}
+		if waiting := b.DB.QueryStrings(t, `SELECT pid::text FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+			AND datname = current_database()`); len(waiting) == 0 {
+			return errors.New("the plan does not wait")
+		}
+		return nil
+	})
+	must(t, tx.Commit(t.Context()))
+	must(t, <-planned)
+	equal(t, "forwarded", []string{"2 null true"}, b.DB.QueryStrings(t, `SELECT concat_ws(' ', c->>'revision', c->'state',
+		c->>'redacted') FROM (SELECT template_data->'change' AS c FROM effects) e`))
 }
