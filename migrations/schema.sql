@@ -6,6 +6,86 @@ CREATE SCHEMA postern;
 
 ALTER SCHEMA postern OWNER TO postgres;
 
+CREATE FUNCTION postern.as_bigint(field jsonb) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  -- The path reads the field once; CASE would read it for each condition.
+  SELECT jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= -9223372036854775808 '
+    '&& @ <= 9223372036854775807 && @.floor() == @)')::bigint
+$_$;
+
+ALTER FUNCTION postern.as_bigint(field jsonb) OWNER TO postern_maintenance;
+
+CREATE FUNCTION postern.as_boolean(field jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$
+  SELECT CASE field WHEN 'true'::jsonb THEN true WHEN 'false'::jsonb THEN false END
+$$;
+
+ALTER FUNCTION postern.as_boolean(field jsonb) OWNER TO postern_maintenance;
+
+CREATE FUNCTION postern.as_indexed_text(field text) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+BEGIN
+  IF octet_length(field) <= 2000 THEN
+    RETURN field;
+  END IF;
+  RETURN NULL;
+END
+$$;
+
+ALTER FUNCTION postern.as_indexed_text(field text) OWNER TO postern_maintenance;
+
+CREATE FUNCTION postern.as_numeric(field text) RETURNS numeric
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $_$
+BEGIN
+  IF octet_length(field) <= 1000 AND field ~ '^-?[0-9]+([.][0-9]+)?$' THEN
+    RETURN field::numeric;
+  END IF;
+  RETURN NULL;
+END
+$_$;
+
+ALTER FUNCTION postern.as_numeric(field text) OWNER TO postern_maintenance;
+
+CREATE FUNCTION postern.as_time(field text) RETURNS timestamp with time zone
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $_$
+BEGIN
+  IF field ~ ('^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])[Tt ]([01][0-9]|2[0-3]):[0-5][0-9]'
+      ':([0-5][0-9]([.][0-9]{1,9})?|60)([Zz]|[+-](0[0-9]|1[0-5]):[0-5][0-9])$')
+    AND left(field, 4) <> '0000'
+    AND substr(field, 9, 2)::int <= extract(day FROM
+      make_date(left(field, 4)::int, substr(field, 6, 2)::int, 1) + interval '1 month' - interval '1 day')
+  THEN
+    RETURN field::timestamptz;
+  END IF;
+  RETURN NULL;
+END
+$_$;
+
+ALTER FUNCTION postern.as_time(field text) OWNER TO postern_maintenance;
+
+CREATE FUNCTION postern.as_unix_ms_time(field jsonb) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  SELECT to_timestamp(jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= 0 '
+    '&& @ < 253402300800000)')::float8 / 1000)
+$_$;
+
+ALTER FUNCTION postern.as_unix_ms_time(field jsonb) OWNER TO postern_maintenance;
+
+CREATE FUNCTION postern.as_unix_time(field jsonb) RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $_$
+  SELECT to_timestamp(jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= 0 '
+    '&& @ < 253402300800)')::float8)
+$_$;
+
+ALTER FUNCTION postern.as_unix_time(field jsonb) OWNER TO postern_maintenance;
+
 CREATE FUNCTION postern.body_json(body bytea) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
     AS $$

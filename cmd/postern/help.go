@@ -42,6 +42,7 @@ var pages = map[string]string{
 	"token":      "how-to/control-access.md",
 	"top":        "how-to/monitor.md",
 	"verify":     "how-to/check-stored-data.md",
+	"views":      "how-to/read-typed-tables.md",
 }
 
 // namePages ends the help of each command with the page that explains it.

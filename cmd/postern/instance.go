@@ -29,6 +29,9 @@ import (
 // directly.
 const operatorRole = "postern_operator"
 
+// maintenanceRole is the database role that owns the tables and views.
+const maintenanceRole = "postern_maintenance"
+
 // gatewayRole is the database role that appends to the log.
 const gatewayRole = "postern_gateway"
 
@@ -131,11 +134,15 @@ func (c *cli) connect(ctx context.Context, errs io.Writer) (*pgxpool.Pool, error
 	return c.connectAs(ctx, errs, operatorRole, 2)
 }
 
-// connectAs opens the database in one of Postern's roles with a maximum number of connections.
+// connectAs opens the database in one of Postern's roles with a maximum number of connections. For
+// postern_maintenance it uses the login for migrations.
 func (c *cli) connectAs(ctx context.Context, errs io.Writer, role string, maxConns int32) (*pgxpool.Pool, error) {
 	d, err := c.database()
 	if err != nil {
 		return nil, err
+	}
+	if role == maintenanceRole {
+		d.url = d.maintenance
 	}
 	pool, err := postgres.Connect(ctx, postgres.Options{URL: d.url, Identity: d.identity, Role: role,
 		AppName: "postern operator", MaxConns: maxConns})

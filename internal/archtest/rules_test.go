@@ -57,6 +57,7 @@ var rules = []rule{
 	{"internal/effects/jobs/runner", 70, "executes planned effects"},
 	{"internal/effects/jobs/windows", 70, "plans the effects of rules that are on a schedule"},
 	{"internal/effects/jobs/backtest", 70, "evaluates rules against past changes, without effects"},
+	{"internal/views", 65, "creates typed views of the mirror, with a column for each field"},
 	{"internal/processor", 65, "reads the stream, applies its events, and runs the republisher and the sender"},
 	{"internal/apply", 60, "decides events and commits objects, outcomes, changes and planned effects"},
 	{"internal/effects/rules", 34, "compiles the conditions and templates of effect rules"},

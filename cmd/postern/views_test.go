@@ -1,0 +1,33 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestViews_commands_sayWhatTheyDid(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.run(t, "views", "create", "stripe").want(t, 3, "", "source stripe has no objects yet")
+	b.insertObject(t, "stripe", "", b.append(t, "stripe", "evt_1", "{}"))
+	b.run(t, "views", "list").want(t, 0, "No typed views", "")
+	for args, want := range map[string]string{
+		"create stripe --index name":             "--index needs a TYPE",
+		"create stripe --as name=text":           "--as needs a TYPE",
+		"create stripe customer --as name=money": "FIELD=TYPE with one of the types bigint, boolean",
+		"create stripe customer --schema public": "schema \"public\"",
+		"create stripe customer --index nothing": "view stripe.customer has no column nothing",
+		"drop stripe":                            "add --yes",
+	} {
+		b.run(t, append([]string{"views"}, strings.Fields(args)...)...).want(t, 2, "", want)
+	}
+	b.run(t, "views", "create", "stripe", "customer", "--index", "name,id", "--as", "since=unix").want(t, 0,
+		"stripe  customer  stripe.customer  name, since", "")
+	b.run(t, "views", "list").want(t, 0, "stripe  customer  stripe.customer  2        name, id", "")
+	b.run(t, "views", "list", "shop", "-o", "json").want(t, 0, "[]", "")
+	b.run(t, "views", "update").want(t, 0, "No new fields.", "")
+	b.run(t, "views", "create", "stripe", "customer", "--as", "name=jsonb").want(t, 0, "stripe.customer",
+		"stripe.customer: column name exists already as text (text of at most 2000 bytes)")
+	b.run(t, "views", "drop", "stripe", "--yes").want(t, 0, "Dropped 1 view.", "")
+	b.run(t, "views", "drop", "stripe", "--yes").want(t, 3, "", "no such view; see postern views list")
+}
