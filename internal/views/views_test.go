@@ -2,6 +2,7 @@ package views_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -463,6 +464,15 @@ func TestCreate_indexes_serveQueries(t *testing.T) {
 			t.Errorf("%s uses no index:\n%s", sql, plan)
 		}
 	}
+	// A value that does not fit into an index stops no transaction that applies.
+	var long strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&long, "%x", sha256.Sum256([]byte{byte(i)}))
+	}
+	b.put(t, "stripe", "it's", "long", fmt.Sprintf(`{"customer": "%s", "price": 0.%s}`, &long,
+		strings.NewReplacer("a", "1", "b", "2", "c", "3", "d", "4", "e", "5", "f", "6").Replace(long.String())))
+	equal(t, "a long text", []string{`{"same": true, "customer": null}`}, b.rows(t, `SELECT customer,
+		state ->> 'customer' = $1 AS same FROM stripe.it_s WHERE id = 'long'`, long.String()))
 	for _, column := range []string{"none", "nested", "flag", "state", "deleted"} {
 		if _, err := views.Create(t.Context(), b.owner, views.Request{Source: "stripe", ObjectType: "it's",
 			Indexes: []string{column}}); !errors.Is(err, events.ErrInvalid) {
