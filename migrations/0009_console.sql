@@ -139,10 +139,28 @@ COMMENT ON COLUMN source_types.first_at IS 'Time at which the first event was st
 COMMENT ON COLUMN source_types.last_at IS 'Time at which the last event was stored.';
 COMMENT ON COLUMN source_types.count IS 'About the number of stored events.';
 
+CREATE TABLE activity_secrets (
+  source   int NOT NULL,
+  secret   text NOT NULL,
+  hour     int NOT NULL,
+  verified int NOT NULL,
+  last_at  timestamptz NOT NULL,
+  PRIMARY KEY (source, hour, secret)
+)
+WITH (fillfactor = 70);
+COMMENT ON TABLE activity_secrets IS
+  'About how many requests each secret of a source verified in each hour. Rows are kept for 30 days.';
+COMMENT ON COLUMN activity_secrets.source IS 'Source.';
+COMMENT ON COLUMN activity_secrets.secret IS 'Name of the secret in the configuration.';
+COMMENT ON COLUMN activity_secrets.hour IS 'Number of the hour since 1970 (UTC).';
+COMMENT ON COLUMN activity_secrets.verified IS 'Requests with a right signature.';
+COMMENT ON COLUMN activity_secrets.last_at IS 'Time at which a process last reported such a request.';
+
 ALTER TABLE console_sessions OWNER TO postern_maintenance;
 ALTER TABLE processes OWNER TO postern_maintenance;
 ALTER TABLE activity_minutes OWNER TO postern_maintenance;
 ALTER TABLE activity_hours OWNER TO postern_maintenance;
 ALTER TABLE source_types OWNER TO postern_maintenance;
+ALTER TABLE activity_secrets OWNER TO postern_maintenance;
 GRANT SELECT, INSERT, UPDATE, DELETE ON console_sessions, processes, activity_minutes, activity_hours,
-  source_types TO postern_operator;
+  source_types, activity_secrets TO postern_operator;

@@ -14,6 +14,7 @@ import (
 const decided = `
 activity_hours        operator sidu
 activity_minutes      operator sidu
+activity_secrets      operator sidu
 audit                 gateway (i) operator s(i)
 change_feed           operator su processor su
 changes               operator s processor siu

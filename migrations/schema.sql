@@ -1050,6 +1050,29 @@ COMMENT ON COLUMN postern.activity_minutes.failed IS 'Committed outcomes failed.
 
 COMMENT ON COLUMN postern.activity_minutes.dead IS 'Committed outcomes dead.';
 
+CREATE TABLE postern.activity_secrets (
+    source integer NOT NULL,
+    secret text NOT NULL,
+    hour integer NOT NULL,
+    verified integer NOT NULL,
+    last_at timestamp with time zone NOT NULL
+)
+WITH (fillfactor='70');
+
+ALTER TABLE postern.activity_secrets OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.activity_secrets IS 'About how many requests each secret of a source verified in each hour. Rows are kept for 30 days.';
+
+COMMENT ON COLUMN postern.activity_secrets.source IS 'Source.';
+
+COMMENT ON COLUMN postern.activity_secrets.secret IS 'Name of the secret in the configuration.';
+
+COMMENT ON COLUMN postern.activity_secrets.hour IS 'Number of the hour since 1970 (UTC).';
+
+COMMENT ON COLUMN postern.activity_secrets.verified IS 'Requests with a right signature.';
+
+COMMENT ON COLUMN postern.activity_secrets.last_at IS 'Time at which a process last reported such a request.';
+
 CREATE TABLE postern.audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT postern.clock_now() NOT NULL,
@@ -2680,6 +2703,9 @@ ALTER TABLE ONLY postern.activity_hours
 ALTER TABLE ONLY postern.activity_minutes
     ADD CONSTRAINT activity_minutes_pkey PRIMARY KEY (minute, source);
 
+ALTER TABLE ONLY postern.activity_secrets
+    ADD CONSTRAINT activity_secrets_pkey PRIMARY KEY (source, hour, secret);
+
 ALTER TABLE ONLY postern.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
@@ -3000,6 +3026,8 @@ GRANT SELECT ON TABLE mirror.outcomes TO postern_reader;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.activity_hours TO postern_operator;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.activity_minutes TO postern_operator;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.activity_secrets TO postern_operator;
 
 GRANT SELECT ON TABLE postern.audit TO postern_operator;
 

@@ -20,6 +20,7 @@ var eventList = listCommand[events.Item, operations.EventParams]{
   postern events list --source stripe --type 'invoice.*' --since 2h
   postern events list --object-type invoice --object-id in_1Postern0Jan0001
   postern events list --mentions cus_1Postern,ada@example.com --since 30d
+  postern events list --body data.object.customer=cus_1Postern --since 7d
   postern events list --status dead --limit 0 -o json`,
 	query:     operations.Events,
 	columns:   eventColumns,

@@ -163,6 +163,14 @@ func TestRedact_mentions_erasesPersonAndPrintsNoAddress(t *testing.T) {
 		t.Errorf("events that mention her:\n%s", r.out)
 	}
 	b.run(t, "events", "list", "--mentions", "cus_1a", "--limit", "1").want(t, 0, "evt_3", "postern: searched back to ")
+	b.run(t, "events", "list", "--body", "customers[*]=CUS_2b").want(t, 0, "evt_3", "")
+	if r := b.run(t, "events", "list", "--body", "customer=cus_1a", "--mentions", address); strings.Count(r.out,
+		"\n") != 2 || !strings.Contains(r.out, "evt_1") {
+		t.Errorf("events with a value at a path that mention her:\n%s", r.out)
+	}
+	b.run(t, "events", "list", "--body", "customer=cus_1ab", "--mentions", address).want(t, 0, "No events.", "")
+	b.run(t, "events", "list", "--body", "customer").want(t, 2, "", "write a path and a value")
+	b.run(t, "events", "list", "--body", "customers[x]=1").want(t, 2, "", "write it like $.customer.email")
 	b.run(t, "events", "list", "--mentions", "ada").want(t, 2, "", "too short to be distinguished from other data")
 	b.run(t, "redact", "--mentions", "1999", "--reason", "r").want(t, 2, "", "too short")
 	b.run(t, "redact", "--mentions", "1234567", "--reason", "r").want(t, 2, "", "may also be an amount")

@@ -45,6 +45,7 @@ const (
 	eventsMetric     = "postern_events_total"
 	rejectionsMetric = "postern_rejections_total"
 	outcomesMetric   = "postern_outcomes_total"
+	verifiedMetric   = "postern_verified_requests_total"
 )
 
 // series are the counters of the counts in the order of Counts.numbers: a metric and its result or
@@ -53,13 +54,18 @@ var series = []string{eventsMetric + " stored", eventsMetric + " duplicate", eve
 	rejectionsMetric, outcomesMetric + " applied", outcomesMetric + " unchanged", outcomesMetric + " stale",
 	outcomesMetric + " ambiguous", outcomesMetric + " ignored", outcomesMetric + " failed", outcomesMetric + " dead"}
 
-// gather reads the counters of the process, by source. A collector that fails does not hide the
-// others.
-func gather(from prometheus.Gatherer) map[string]Counts {
-	all := map[string]Counts{}
+// gather reads the counters of the process: the counts by source, and how many requests each secret
+// verified. A collector that fails does not hide the others.
+func gather(from prometheus.Gatherer) (all map[string]Counts, verified map[sourceSecret]int64) {
+	all, verified = map[string]Counts{}, map[sourceSecret]int64{}
 	families, _ := from.Gather()
 	for _, f := range families {
 		name := f.GetName()
+		if name == verifiedMetric {
+			for _, m := range f.GetMetric() {
+				verified[secretOf(m)] = int64(m.GetCounter().GetValue())
+			}
+		}
 		if name != eventsMetric && name != rejectionsMetric && name != outcomesMetric {
 			continue
 		}
@@ -79,7 +85,7 @@ func gather(from prometheus.Gatherer) map[string]Counts {
 			}
 		}
 	}
-	return all
+	return all, verified
 }
 
 const (
@@ -124,7 +130,10 @@ SELECT name FROM d`
 // reportCounts adds what was counted since the last report; zeros are stored as null, which needs
 // no space. After an error that hides a commit, the next report adds the same counts again.
 func (r *Reporter) reportCounts(ctx context.Context) error {
-	counted := gather(r.Counters)
+	counted, verified := gather(r.Counters)
+	if err := r.reportSecrets(ctx, verified); err != nil {
+		return err
+	}
 	var names []string
 	columns := make([][]pgtype.Int4, len(new(Counts).numbers()))
 	for name, now := range counted {
@@ -173,6 +182,9 @@ func (r *Reporter) deleteOld(ctx context.Context) error {
 	_, err := r.Pool.Exec(ctx, deleteMinutesSQL, int(keepMinutes.Minutes()))
 	if err == nil {
 		_, err = r.Pool.Exec(ctx, deleteHoursSQL, int(keepHours.Hours()))
+	}
+	if err == nil {
+		_, err = r.Pool.Exec(ctx, deleteSecretsSQL, int(keepSecrets.Hours()))
 	}
 	if err != nil {
 		return fmt.Errorf("delete old counts: %w", err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,7 +20,7 @@ import (
 // counters are the counters of a process that the reporter reads.
 type counters struct {
 	*prometheus.Registry
-	events, rejections, outcomes *prometheus.CounterVec
+	events, rejections, outcomes, verified *prometheus.CounterVec
 }
 
 func newCounters(t testing.TB) *counters {
@@ -28,8 +29,9 @@ func newCounters(t testing.TB) *counters {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: "x"}, []string{"source", label})
 	}
 	c := &counters{Registry: prometheus.NewRegistry(), events: vector("postern_events_total", "result"),
-		rejections: vector("postern_rejections_total", "reason"), outcomes: vector("postern_outcomes_total", "status")}
-	c.MustRegister(c.events, c.rejections, c.outcomes)
+		rejections: vector("postern_rejections_total", "reason"), outcomes: vector("postern_outcomes_total", "status"),
+		verified: vector("postern_verified_requests_total", "secret")}
+	c.MustRegister(c.events, c.rejections, c.outcomes, c.verified)
 	return c
 }
 
@@ -74,6 +76,7 @@ func TestReporter_counts_areAddedOnce(t *testing.T) {
 	counted.events.WithLabelValues("unknown", "stored").Add(7)
 	counted.rejections.WithLabelValues("s2", "wrong_signature").Inc()
 	counted.rejections.WithLabelValues("s2", "stale_timestamp").Inc()
+	counted.verified.WithLabelValues("s1", "new").Add(2)
 	stop := start(t, r)
 	waitCounts(t, r, activity.Counts{Stored: 3, Rejected: 2})
 	stopOther := start(t, other)
@@ -94,6 +97,35 @@ func TestReporter_counts_areAddedOnce(t *testing.T) {
 	waitCounts(t, r, activity.Counts{Stored: 16, Rejected: 4, Failed: 1})
 	stop()
 	waitCounts(t, r, activity.Counts{Stored: 16, Rejected: 4, Failed: 1})
+	if got := db.QueryStrings(t, `SELECT source || ' ' || secret || ' ' || sum(verified) FROM activity_secrets
+		GROUP BY source, secret`); len(got) != 1 || got[0] != "1 new 4" {
+		t.Errorf("verified by secrets: %q, want 2 of each process", got)
+	}
+}
+
+// A secret can be removed once others verify all deliveries for a day. One that was never used, or
+// the only one, is not named.
+func TestSecretUses_rotation_namesTheUnusedSecret(t *testing.T) {
+	t.Parallel()
+	db := withSources(t, 2)
+	db.Exec(t, `INSERT INTO activity_secrets SELECT source, secret, floor(extract(epoch FROM now()) / 3600) - hours, n,
+			now() - hours * interval '1 hour' FROM (VALUES (1, 'new', 0, 30), (1, 'new', 23, 60), (1, 'new', 30, 5),
+			(1, 'old', 26, 7), (1, 'other', 2, 10), (2, 'only', 100, 1)) v (source, secret, hours, n)`)
+	operator := db.Role(t, "operator")
+	got, err := activity.SecretUses(t.Context(), operator, 1)
+	must(t, err)
+	var texts []string
+	for _, u := range got {
+		texts = append(texts, fmt.Sprintf("%s %d %.2f %t %d %d", u.Secret, u.Verified, u.Share, u.Removable,
+			u.Hours[0], u.Hours[activity.SecretHours-1]))
+	}
+	if diff := cmp.Diff([]string{"new 90 0.90 false 60 30", "old 0 0.00 true 0 0", "other 10 0.10 false 0 0"},
+		texts); diff != "" {
+		t.Error(diff)
+	}
+	if got, err := activity.SecretUses(t.Context(), operator, 2); err != nil || len(got) != 1 || got[0].Removable {
+		t.Errorf("an idle source: %+v %v", got, err)
+	}
 }
 
 // A stop reports what was counted since the last report.
@@ -123,10 +155,12 @@ func TestReporter_oldCounts_areDeleted(t *testing.T) {
 		FROM unnest(ARRAY[10, 47 * 60, 49 * 60, 1000 * 60]) n`)
 	db.Exec(t, `INSERT INTO activity_hours (hour, source) SELECT floor(extract(epoch FROM now()) / 3600) - n, 1
 		FROM unnest(ARRAY[10, 89 * 24, 91 * 24]) n`)
+	db.Exec(t, `INSERT INTO activity_secrets SELECT 1, 'a', floor(extract(epoch FROM now()) / 3600) - n, 1, now()
+		FROM unnest(ARRAY[10, 29 * 24, 31 * 24]) n`)
 	defer start(t, newReporter(t, db, "one"))()
 	testkit.Eventually(t, time.Minute, func() error {
 		if got := db.QueryStrings(t, `SELECT (SELECT count(*) FROM activity_minutes) || ' ' || (SELECT count(*)
-			FROM activity_hours)`)[0]; got != "2 2" {
+			FROM activity_hours) || ' ' || (SELECT count(*) FROM activity_secrets)`)[0]; got != "2 2 2" {
 			return errors.New(got)
 		}
 		return nil
@@ -197,8 +231,15 @@ func TestActivity_manyRows_plansUseIndexes(t *testing.T) {
 		generate_series(1, 10) s;
 		INSERT INTO activity_hours (hour, source, stored)
 		SELECT floor(extract(epoch FROM now()) / 3600) - n, s, 1 FROM generate_series(0, 1999) n,
-		generate_series(1, 10) s`)
+		generate_series(1, 10) s;
+		INSERT INTO activity_secrets SELECT s, 'a', floor(extract(epoch FROM now()) / 3600) - n, 1, now()
+		FROM generate_series(0, 719) n, generate_series(1, 100) s`)
 	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
+		plan, err := postgres.Collect(t.Context(), tx, pgx.RowTo[string], "EXPLAIN "+activity.SecretsSQL, 1, 24)
+		must(t, err)
+		if text := strings.Join(plan, "\n"); strings.Contains(text, "Seq Scan") {
+			t.Errorf("%s: %s", name, text)
+		}
 		for _, sql := range activity.ReadSQL {
 			size := int64(60)
 			if strings.Contains(sql, "activity_hours") {

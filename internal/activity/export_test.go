@@ -5,10 +5,13 @@ import "context"
 // ReportCounts reports the counts of a process once.
 func ReportCounts(ctx context.Context, r *Reporter) error {
 	if r.reported == nil {
-		r.reported = map[string]Counts{}
+		r.reported, r.reportedSecrets = map[string]Counts{}, map[sourceSecret]int64{}
 	}
 	return r.reportCounts(ctx)
 }
+
+// SecretsSQL reads the use of secrets.
+const SecretsSQL = secretsSQL
 
 // ReadSQL are the statements that read points.
 var ReadSQL = []string{minutesSQL, minutesBySourceSQL, hoursSQL, hoursBySourceSQL}

@@ -47,6 +47,8 @@ type Reporter struct {
 
 	// reported are the counters of the last report.
 	reported map[string]Counts
+	// reportedSecrets are how many requests each secret had verified at the last report.
+	reportedSecrets map[sourceSecret]int64
 	// typesAt is when this process last reported event types, and deletedAt when this process last
 	// deleted old counts.
 	typesAt, deletedAt time.Time
@@ -54,7 +56,7 @@ type Reporter struct {
 
 // Run reports until ctx ends, and then reports that the process has stopped.
 func (r *Reporter) Run(ctx context.Context) error {
-	r.reported = map[string]Counts{}
+	r.reported, r.reportedSecrets = map[string]Counts{}, map[sourceSecret]int64{}
 	failed := false
 	_ = lifecycle.Repeat(ctx, r.Interval, nil, func(err error) {
 		r.Logger.Warn("the activity of this process is not reported; retrying", "error", err)

@@ -228,6 +228,7 @@ func (b *testBundle) filled(t *testing.T) {
 			VALUES (floor(extract(epoch FROM now()) / 60), 1, 2, 1);
 		INSERT INTO source_types VALUES (1, 'a', now() - interval '9 hours', now() - interval '5 hours', 20),
 			(1, 'b', now(), now(), 1);
+		INSERT INTO activity_secrets VALUES (1, 'a', floor(extract(epoch FROM now()) / 3600), 3, now());
 		INSERT INTO activity_hours (hour, source, stored, applied)
 			VALUES (floor(extract(epoch FROM now()) / 3600), 1, 2, 1)`)
 }

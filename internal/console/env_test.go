@@ -247,6 +247,9 @@ var fillStatements = []string{
 	FROM effects WHERE state IN ('done', 'needs_review') AND rule = 'mail' || TEXT`,
 	`INSERT INTO spools (spool, location, drained_at, reported_at, deliveries, bytes)
 	VALUES ('gone' || TEXT, TEXT, '-infinity', now() - interval '1 h', 3, 100)`,
+	`INSERT INTO activity_secrets SELECT SOURCE, name, floor(extract(epoch FROM now()) / 3600) - hours, 9,
+		now() - hours * interval '1 h' FROM (VALUES ('first', 30), ('second' || TEXT, 0)) v (name, hours)
+	ON CONFLICT DO NOTHING`,
 	`INSERT INTO audit (actor, via, address, action, target, reason, run)
 	VALUES (TEXT, 'command', TEXT, 'replay', TEXT, TEXT, 1)`,
 	`INSERT INTO redactions (run, actor, reason, params, requested_by, events, objects, conflicts, rejections, began_at,

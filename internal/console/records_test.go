@@ -28,6 +28,7 @@ func TestRecordPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"conflicts":            {"No conflict matches the filter."},
 		"outcomes?status=dead": {"No outcome matches the filter.", "postern outcomes list --status dead"},
 		"refetches":            {"No object waits for a refetch."},
+		"sources/stripe":       {"first0not in the last 30 days"},
 	})
 	e.fill(t, "")
 	e.db.Exec(t, `UPDATE objects SET ambiguous = true, deleted = true, version_seen = 1790000001000000`)
@@ -42,6 +43,8 @@ func TestRecordPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"conflicts/1":  {"Only their form differs", "2026-06-30 of the stored event"},
 		"outcomes":     {"because", "ambiguous", "live"},
 		"refetches":    {"ambiguous", "Request a refetch"},
+		"sources/stripe": {"The secret first verified no delivery in the last 24 hours, and others did. It can be " +
+			"removed", "first0 %0", "second100 %9", "not configured here"},
 	})
 	for path, want := range map[string]string{
 		"objects/stripe/customer/none": "object customer none of source stripe",

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/activity"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
 )
 
@@ -46,10 +49,7 @@ func (r *request) sourcesBlock(ctx context.Context, cursor string, active bool) 
 			without++
 			continue
 		}
-		last := r.shortTime(s.LastEventAt.Time)
-		if !s.LastEventAt.IsZero() {
-			last.Sub = agoText(r.now.Sub(s.LastEventAt.Time))
-		}
+		last := r.ageCell(s.LastEventAt)
 		secrets, endpoint := cell{}, cell{}
 		if s.Settings != nil {
 			secrets, endpoint = number(len(s.Settings.Secrets)), code(s.Settings.Endpoint)
@@ -117,28 +117,82 @@ func sourcePage(ctx context.Context, r *request) (*view, error) {
 }
 
 func withSettings(r *request, v *view, s *operations.SourceDetail) *view {
-	if s.Settings == nil {
+	set := s.Settings
+	if set == nil {
+		if len(s.SecretUses) > 0 {
+			v.Blocks = append(v.Blocks, r.secretsBlock(s))
+		}
 		return v
 	}
-	set := s.Settings
 	fields := []field{{"Endpoint", []cell{code(set.Endpoint)}},
 		{"Largest body", []cell{text(bytesText(set.MaxBodyBytes))}},
 		{"Rate limit", []cell{text(rateText(set))}},
 		{"Senders", []cell{text(cmp.Or(strings.Join(set.AllowFrom, ", "), "any address"))}},
 		{"Account", []cell{text(cmp.Or(set.Account, strings.Join(set.Accounts, ", "), "any"))}},
 		{"Provider's API", []cell{text(map[bool]string{true: "configured", false: "not configured"}[set.API])}}}
-	t := &table{Columns: []string{"Secret", "Kind", "Variable or file", "Changed"},
-		Empty: "The source has no signing secret. Its provider verifies deliveries in another way."}
-	for _, secret := range set.Secrets {
-		changed := r.at(secret.ChangedAt)
-		if !secret.ChangedAt.IsZero() {
-			changed.Sub = agoText(r.now.Sub(secret.ChangedAt.Time))
-		}
-		t.Rows = append(t.Rows, []cell{code(secret.Name), text(secret.From), code(secret.Place), changed})
-	}
-	v.Blocks = append(v.Blocks, block{ID: "settings", Heading: "Settings in this process", Fields: fields},
-		block{ID: "secrets", Heading: "Secrets", Table: t})
+	v.Blocks = append(v.Blocks, r.secretsBlock(s),
+		block{ID: "settings", Heading: "Settings in this process", Fields: fields})
 	return v
+}
+
+// secretTones are the colours of the secrets in their chart.
+var secretTones = []string{"good", "info", "warning", ""}
+
+// secretsBlock shows which secrets verify the deliveries of a source, and which one can be removed.
+func (r *request) secretsBlock(s *operations.SourceDetail) block {
+	b := block{ID: "secrets", Heading: "Secrets", Table: &table{Columns: []string{"Secret", "Last 24 hours", "Verified",
+		"Last verified", "Kind", "Variable or file", "Changed"},
+		Empty: "The source has no signing secret. Its provider verifies deliveries in another way."}}
+	uses := map[string]*activity.SecretUse{}
+	var strip []series
+	for i := range s.SecretUses {
+		u := &s.SecretUses[i]
+		uses[u.Secret] = u
+		strip = append(strip, series{label: visible(u.Secret), tone: secretTones[min(i, len(secretTones)-1)],
+			values: u.Hours})
+	}
+	add := func(name string, more ...cell) {
+		share, verified, last := cell{}, cell{Number: true, Text: "0"}, text("not in the last 30 days")
+		if u := uses[name]; u != nil {
+			share = text(fmt.Sprintf("%.0f %%", 100*u.Share))
+			share.HasBar, share.Bar, share.Tone = true, int(100*u.Share), "good"
+			verified, last = number(u.Verified), r.ageCell(u.LastAt)
+			if u.Removable {
+				b.Notes = append(b.Notes, note{Tone: "info", Text: fmt.Sprintf("The secret %s verified no delivery "+
+					"in the last %d hours, and others did. It can be removed from the configuration.", visible(name),
+					activity.SecretHours)})
+			}
+		}
+		b.Table.Rows = append(b.Table.Rows, append([]cell{code(name), share, verified, last}, more...))
+		delete(uses, name)
+	}
+	if s.Settings != nil {
+		for _, secret := range s.Settings.Secrets {
+			add(secret.Name, text(secret.From), code(secret.Place), r.ageCell(secret.ChangedAt))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(uses)) {
+		uses[name].Removable = false // this process does not have it in its configuration
+		add(name, cell{Text: "not configured here", Badge: true}, cell{}, cell{})
+	}
+	if len(strip) > 1 {
+		var titles []string
+		for i := range activity.SecretHours {
+			titles = append(titles, r.now.In(r.zone).Add(time.Duration(i+1-activity.SecretHours)*time.Hour).
+				Format("15:00"))
+		}
+		b.Chart = newChart("Verified deliveries by secret and hour", titles, strip)
+	}
+	return b
+}
+
+// ageCell shows a time with its age below it.
+func (r *request) ageCell(at events.Instant) cell {
+	c := r.shortTime(at.Time)
+	if !at.IsZero() {
+		c.Sub = agoText(r.now.Sub(at.Time))
+	}
+	return c
 }
 
 func rateText(s *operations.SourceSettings) string {

@@ -18,7 +18,7 @@ const maxTailAge = time.Hour
 // offerLive adds a link to a list with which it follows new events, or connects it to the stream.
 func (r *request) offerLive(t *table, texts map[string]string, live bool, newest int64) {
 	params := maps.Clone(texts)
-	for _, name := range []string{"cursor", "limit", "until", "mentions"} {
+	for _, name := range []string{"cursor", "limit", "until", "mentions", "body"} {
 		delete(params, name)
 	}
 	if live {

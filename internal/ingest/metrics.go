@@ -12,6 +12,7 @@ type metrics struct {
 	rejections  *prometheus.CounterVec
 	dropped     *prometheus.CounterVec
 	contentKeys *prometheus.CounterVec
+	verified    *prometheus.CounterVec
 	panics      prometheus.Counter
 	quarantined prometheus.Counter
 	ack         prometheus.Histogram
@@ -32,6 +33,8 @@ func (m *metrics) create() {
 		"many arrived at once.", "source")
 	m.contentKeys = counter("postern_content_keys_total", "Events whose delivery has no event key. Their content is "+
 		"used to detect duplicates.", "source")
+	m.verified = counter("postern_verified_requests_total", "Requests with a right signature by the name of the secret "+
+		"that verified them.", "source", "secret")
 	m.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_panics_total",
 		Help: "Panics while handling a request."})
 	m.quarantined = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_spool_quarantined_total",
@@ -67,8 +70,8 @@ func (m *metrics) register(reg prometheus.Registerer, s *Server) error {
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
-	all := []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.panics,
-		m.quarantined, m.ack, m.batches, m.append, queueCollector{s},
+	all := []prometheus.Collector{m.deliveries, m.events, m.rejections, m.dropped, m.contentKeys, m.verified,
+		m.panics, m.quarantined, m.ack, m.batches, m.append, queueCollector{s},
 		gauge("postern_body_memory_bytes", "Bytes of request bodies in memory: arriving, or verified and waiting for "+
 			"a commit.", func() float64 { return float64(s.uploads.inUse() + s.memory.inUse()) }),
 		gauge("postern_queue_oldest_seconds", "How long the oldest delivery that waits for a commit has waited; 0 if "+

@@ -81,6 +81,9 @@ func (s *Server) verify(r *webhookRequest, d *provider.Delivery) (provider.Verif
 	}
 	defer release() // also if the provider panics
 	verification, err := r.ep.Provider.Verify(r.ep.Config, d)
+	if err == nil && verification.Secret != "" {
+		s.metrics.verified.WithLabelValues(r.ep.Config.Name, verification.Secret).Inc()
+	}
 	if g, ok := r.ep.Provider.(provider.Handshaker); ok && err == nil {
 		if r.handshake = g.Handshake(r.ep.Config, d); r.handshake != nil {
 			r.result = "handshake"

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -41,6 +42,7 @@ type StoredEventParams struct {
 type EventParams struct {
 	EventFilter
 	Mentions *string `json:"mentions,omitzero"`
+	Body     *string `json:"body,omitzero"`
 	Page
 }
 
@@ -53,14 +55,25 @@ func Events(ctx context.Context, pool *pgxpool.Pool, p EventParams) (page events
 	if err != nil {
 		return page, err
 	}
-	if p.Mentions == nil {
+	var groups [][]redaction.ValueMatcher
+	if p.Mentions != nil {
+		matchers, err := mentionMatchers(*p.Mentions)
+		if err != nil {
+			return page, err
+		}
+		groups = append(groups, matchers)
+	}
+	if p.Body != nil {
+		matcher, err := bodyMatcher(*p.Body)
+		if err != nil {
+			return page, err
+		}
+		groups = append(groups, []redaction.ValueMatcher{matcher})
+	}
+	if groups == nil {
 		return events.List(ctx, pool, f, p.Cursor, p.limit())
 	}
-	matchers, err := mentionMatchers(*p.Mentions)
-	if err != nil {
-		return page, err
-	}
-	return searchMentions(ctx, pool, f, matchers, p.Cursor, p.limit(), mentionTimeout)
+	return searchBodies(ctx, pool, f, groups, p.Cursor, p.limit(), searchTimeout)
 }
 
 // filter returns the filter for the log. Errors: events.ErrInvalid for an unknown source.

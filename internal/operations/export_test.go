@@ -1,7 +1,7 @@
 package operations
 
-// Mentioning returns a page of the events that mention a value, from a search with a time limit.
-var Mentioning = searchMentions
+// SearchBodies returns a page of the events whose bodies fit, from a search with a time limit.
+var SearchBodies = searchBodies
 
 // Help is the help by parameter.
 var Help = help

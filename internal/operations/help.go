@@ -69,6 +69,8 @@ var help = map[string]string{
 	"EffectParams.state":       oneOf("effect_state"),
 	"EffectParams.until":       "planned " + untilHelp,
 	"EventName.id":             eventHelp,
+	"EventParams.body": "a path in the body and the value there, in upper or lower case: data.object.customer=cus_1, " +
+		"orders[*].email=ada@example.org",
 	"EventParams.mentions": "an id or e-mail address that the body or headers contain as a whole word, in upper or " +
 		"lower case; separate several by commas",
 	"EventSelection.object_id": "id of the object; if the object type is given too: the events that were " +

@@ -186,13 +186,14 @@ func TestEvents_mentions_outOfTime_endThePageAfterAFewBodies(t *testing.T) {
 			FROM generate_series(1, $3::int) AS i`, first, known.Number["shop"], n)
 	find, err := redaction.NewMentionMatcher("cus_1a")
 	must(t, err)
+	atPath, err := redaction.NewValueMatcher("$.customer", "cus_1a")
+	must(t, err)
 	for limit, wantPages := range map[int]int{1: 14, 4: 5, 50: 4} {
 		var found []string
 		pages := 0
 		for cursor := ""; ; pages++ {
-			page, err := operations.Mentioning(t.Context(), db.Role(t, "operator"), events.Filter{},
-				[]redaction.ValueMatcher{find},
-				cursor, limit, 0)
+			page, err := operations.SearchBodies(t.Context(), db.Role(t, "operator"), events.Filter{},
+				[][]redaction.ValueMatcher{{find}, {atPath}}, cursor, limit, 0)
 			must(t, err)
 			for _, e := range page.Items {
 				found = append(found, e.EventID)

@@ -64,9 +64,12 @@ type SourceSecret struct {
 	ChangedAt events.Instant `json:"changed_at"`
 }
 
-// SourceDetail is a source with until when its log and mirror are complete.
+// SourceDetail is a source with the use of its secrets, and with until when its log and mirror are
+// complete.
 type SourceDetail struct {
 	Source
+	// SecretUses are how much its signing secrets were used in the last 30 days.
+	SecretUses []activity.SecretUse      `json:"secret_uses"`
 	Watermarks []watermarks.Completeness `json:"watermarks"`
 }
 
@@ -111,12 +114,15 @@ func ShowSource(ctx context.Context, pool *pgxpool.Pool, configured []config.End
 		_, err := existingSource(ctx, pool, p.Name)
 		return nil, err
 	}
-	out := &SourceDetail{Source: found[0], Watermarks: []watermarks.Completeness{}}
+	out := &SourceDetail{Source: found[0], SecretUses: []activity.SecretUse{}, Watermarks: []watermarks.Completeness{}}
 	if out.AddedAt.IsZero() {
 		return out, nil
 	}
 	number, err := existingSource(ctx, pool, p.Name)
 	if err != nil {
+		return nil, err
+	}
+	if out.SecretUses, err = activity.SecretUses(ctx, pool, number); err != nil {
 		return nil, err
 	}
 	complete, err := watermarks.List(ctx, pool, number, "", events.MaxLimit)

@@ -12,19 +12,20 @@ import (
 	"github.com/postern-gateway/postern/internal/redaction"
 )
 
-// Limits of one page of a search for mentions. Bodies may be long, so the search checks the time
+// Limits of one page of a search in bodies. Bodies may be long, so the search checks the time
 // after each small batch.
 const (
-	maxMentionEvents = 20_000
-	mentionTimeout   = 2 * time.Second
-	mentionPageSize  = 500
-	mentionBatchSize = 25
+	maxSearchedEvents = 20_000
+	searchTimeout     = 2 * time.Second
+	searchPageSize    = 500
+	searchBatchSize   = 25
 )
 
-// searchMentions returns a page of the selected events that mention a value, newest first. A page
+// searchBodies returns a page of the selected events whose bodies fit all groups of matchers, newest
+// first. A body fits a group if it fits one of its matchers. A page
 // may end before its limit, with SearchedTo and a cursor to continue, if the search took too long
 // or read too many events.
-func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, matchers []redaction.ValueMatcher,
+func searchBodies(ctx context.Context, pool *pgxpool.Pool, f events.Filter, groups [][]redaction.ValueMatcher,
 	cursor string, limit int, within time.Duration) (events.Page[events.Item], error) {
 	var page events.Page[events.Item]
 	limit, err := events.PageSize(limit)
@@ -33,14 +34,16 @@ func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, ma
 	}
 	began := time.Now()
 	for examined := 0; ; {
-		part, err := events.List(ctx, pool, f, cursor, mentionPageSize)
+		part, err := events.List(ctx, pool, f, cursor, searchPageSize)
 		if err != nil {
 			return page, err
 		}
-		for some := range slices.Chunk(part.Items, mentionBatchSize) {
-			found, err := filterMentioning(ctx, pool, matchers, some)
-			if err != nil {
-				return page, err
+		for some := range slices.Chunk(part.Items, searchBatchSize) {
+			found := some
+			for _, matchers := range groups {
+				if found, err = filterMatching(ctx, pool, matchers, found); err != nil {
+					return page, err
+				}
 			}
 			last := some[len(some)-1]
 			if remaining := limit - len(page.Items); len(found) >= remaining {
@@ -55,7 +58,7 @@ func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, ma
 		if examined += len(part.Items); part.Next == "" {
 			return page, nil
 		}
-		if cursor = part.Next; examined >= maxMentionEvents || time.Since(began) > within {
+		if cursor = part.Next; examined >= maxSearchedEvents || time.Since(began) > within {
 			var below int64
 			if err := events.ReadCursor(cursor, &below); err != nil {
 				return page, err
@@ -66,15 +69,30 @@ func searchMentions(ctx context.Context, pool *pgxpool.Pool, f events.Filter, ma
 	}
 }
 
-// filterMentioning returns the events that mention a value, in their order.
-func filterMentioning(ctx context.Context, pool *pgxpool.Pool, matchers []redaction.ValueMatcher,
+// filterMatching returns the events whose bodies fit a matcher, in their order.
+func filterMatching(ctx context.Context, pool *pgxpool.Pool, matchers []redaction.ValueMatcher,
 	some []events.Item) ([]events.Item, error) {
+	if len(some) == 0 {
+		return nil, nil
+	}
 	ids := make([]int64, len(some))
 	for i := range some {
 		ids[i] = some[i].ID
 	}
 	found, err := redaction.Mentioning(ctx, pool, matchers, ids)
 	return slices.DeleteFunc(slices.Clone(some), func(e events.Item) bool { return !found[e.ID] }), err
+}
+
+// bodyMatcher returns the matcher of a value at a path, which is written PATH=VALUE.
+func bodyMatcher(text string) (redaction.ValueMatcher, error) {
+	path, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return redaction.ValueMatcher{}, invalid("body: write a path and a value, like data.object.customer=cus_1")
+	}
+	if !strings.HasPrefix(path, "$") {
+		path = "$." + path
+	}
+	return redaction.NewValueMatcher(path, value)
 }
 
 // mentionMatchers returns a matcher for each value in a list.
