@@ -152,7 +152,7 @@ effects:
 	must(t, err)
 	unknowing := b.handler
 	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t),
-		Ready: func(context.Context) error { return nil }, Endpoints: cfg.Endpoints, Rule: cfg.Rule})
+		Ready: func(context.Context) error { return nil }, Endpoints: cfg.Endpoints, Rules: cfg.Rules})
 	const path = "/api/v1/effects/backtest?rule=receipt&since=2020-01-01"
 	if status, body := b.get(t, path); status != 200 || body["dry_run"] != true || body["rule_version"] != 2.0 ||
 		len(body["changes"].([]any)) != 0 {

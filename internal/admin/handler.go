@@ -50,9 +50,8 @@ type Options struct {
 	RequireTokens, OpenMetrics bool
 	// Endpoints returns the currently configured sources, for dry runs; nil: this process has none.
 	Endpoints func() []config.Endpoint
-	// Rule returns a currently configured rule, or nil where none has that name. A nil function:
-	// this process has no rules.
-	Rule func(name string) (*rules.Rule, error)
+	// Rules returns the currently configured effect rules; nil: this process has none.
+	Rules func() []*rules.Rule
 	// ProcessID is the id under which this process reports itself; "": it does not.
 	ProcessID string
 	// Reprocessor verifies rejected deliveries again; nil: this process cannot.

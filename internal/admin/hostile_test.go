@@ -78,7 +78,7 @@ func (b *testBundle) walked(t *testing.T) http.Handler {
 		Ready:     func(context.Context) error { return nil },
 		Metrics:   http.NotFoundHandler(),
 		Endpoints: func() []config.Endpoint { return nil },
-		Rule:      func(string) (*rules.Rule, error) { return nil, nil }})
+		Rules:     func() []*rules.Rule { return nil }})
 }
 
 // hostileHeaders are headers that the API, its router or a proxy in front of it may read. The first

@@ -27,7 +27,6 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -247,7 +246,8 @@ var reads = []string{"/summary", "/sources", "/sources/stripe", "/sources/shop",
 	"/audit", "/retention", "/runs", "/runs/1", "/runs/1/drift", "/runs/1/differences",
 	"/runs/1/differences?kind=orphan&limit=1", "/schedules", "/schedules/nightly",
 	"/watermarks", "/refetches", "/effects", "/effects/1", "/effects/3", "/effects/3/data", "/effects/5",
-	"/effects/backtest?rule=receipt&since=2020-01-01", "/stream", "/stream/republish-passes/1", "/spools",
+	"/effects/backtest?rule=receipt&since=2020-01-01", "/effects/rules",
+	"/effects/rules/receipt", "/stream", "/stream/republish-passes/1", "/spools",
 	"/spools/other", "/doctor", "/openapi.json"}
 
 // everything is the API of a process that has sources, rules and a stream.
@@ -271,7 +271,7 @@ effects:
 	testkit.Eventually(t, 30*time.Second, func() error { return conn.Ensure(t.Context(), stream.DefaultLimits) })
 	return admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t), Stream: conn,
 		Reprocessor: b.reprocessor(t), Endpoints: cfg.Endpoints,
-		Rule: func(name string) (*rules.Rule, error) { return cfg.Rule(name) }})
+		Rules: cfg.Rules})
 }
 
 // The document describes the results of all routes, read from a database that has rows for each.

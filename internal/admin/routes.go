@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/operations"
@@ -145,6 +147,14 @@ func (h *handler) routes() []route {
 		get(h, "/effects", "List effects, the newest first", operations.Effects),
 		get(h, "/effects/backtest", "Show which effects past changes would have caused under a rule, as a dry run",
 			h.backtest),
+		get(h, "/effects/rules", "List the effect rules of the process that responds", func(_ context.Context,
+			_ *pgxpool.Pool, p operations.Page) (events.Page[operations.EffectRule], error) {
+			return operations.EffectRules(h.rules(), p)
+		}),
+		get(h, "/effects/rules/:rule", "Show an effect rule: its configuration, and its effects by state",
+			func(ctx context.Context, pool *pgxpool.Pool, p operations.RuleName) (*operations.EffectRuleDetail, error) {
+				return operations.ShowEffectRule(ctx, pool, h.rules(), p)
+			}),
 		get(h, "/effects/:id", "Show an effect: the event, its steps, external ids, and the allowed actions",
 			byID(operations.Effect)),
 		get(h, "/effects/:id/data", "Show what the condition and the templates of an effect's rule get",
@@ -363,25 +373,31 @@ func (h *handler) dryRun(ctx context.Context, pool *pgxpool.Pool, o *replay.Para
 	return operations.DryRunReplay(ctx, pool, h.Endpoints(), o)
 }
 
+// rules returns the configured effect rules; nil in a process without rules.
+func (h *handler) rules() []*rules.Rule {
+	if h.Rules == nil {
+		return nil
+	}
+	return h.Rules()
+}
+
 func (h *handler) backtest(ctx context.Context, pool *pgxpool.Pool,
 	p operations.BacktestParams) (*operations.BacktestResult, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
-	if h.Endpoints == nil || h.Rule == nil {
+	if h.Endpoints == nil || h.Rules == nil {
 		return nil, fmt.Errorf("%w: this process has no rules; use postern effects backtest --config FILE",
 			events.ErrInvalid)
 	}
-	rule, err := h.Rule(p.Rule)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("rule %s: %w", p.Rule, err)
-	case rule == nil:
+	all := h.Rules()
+	i := slices.IndexFunc(all, func(r *rules.Rule) bool { return r.Name == p.Rule })
+	if i < 0 {
 		return nil, fmt.Errorf("rule %q: %w", p.Rule, events.ErrNotFound)
 	}
 	if !h.dryRunMu.TryLock() {
 		return nil, errDryRunBusy
 	}
 	defer h.dryRunMu.Unlock()
-	return operations.BacktestEffects(ctx, pool, h.Endpoints(), rule, p.Since)
+	return operations.BacktestEffects(ctx, pool, h.Endpoints(), all[i], p.Since)
 }

@@ -64,7 +64,7 @@ func (a *App) addAdmin(ctx context.Context) error {
 		OpenMetrics: a.Config.Admin.OpenMetrics, ProcessID: a.id, Reprocessor: a.reprocessor,
 		Doctor:    environment,
 		Endpoints: func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
-		Rule:      func(name string) (*rules.Rule, error) { return a.currentConfig.Load().Rule(name) }})
+		Rules:     a.effectRules})
 	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Follower: follower, Tokens: tokens,
 		RequireTokens: require})
 	if err != nil {
@@ -87,6 +87,8 @@ func (a *App) addAdmin(ctx context.Context) error {
 	return nil
 }
 
+func (a *App) effectRules() []*rules.Rule { return a.currentConfig.Load().Rules() }
+
 // consoleConns is the number of connections for pages of the console.
 const consoleConns = 3
 
@@ -106,6 +108,7 @@ func (a *App) withConsole(ctx context.Context, api http.Handler, o console.Optio
 		return nil, err
 	}
 	o.Endpoints = func() []config.Endpoint { return a.currentConfig.Load().Endpoints() }
+	o.Rules = a.effectRules
 	o.API, o.Logger, o.Name = api, a.Logger, a.Config.Console.Name
 	o.Hosts, o.ReadOnly = a.Config.Console.Hosts, a.Config.Console.ReadOnly
 	o.Retention = retentionPolicy(a.Config)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/goccy/go-yaml"
+
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/settings"
 )
@@ -354,7 +356,9 @@ func (e *Effect) compile(path, name string, c *Config) (*rules.Rule, error) {
 		}
 		scope.Steps[s.Name] = s.captureNames()
 	}
-	return r, errors.Join(b.errs...)
+	text, err := yaml.Marshal(e)
+	r.Configuration = string(text)
+	return r, errors.Join(append(b.errs, err)...)
 }
 
 func (b *ruleBuilder) step(at string, s *EffectStep, scope rules.Scope, c *Config) rules.Step {

@@ -70,6 +70,7 @@ func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
 		c.fail(w, r, err)
 		return
 	}
+	c.badges.reset()
 	setCookie(w, hr, noticeCookie, url.QueryEscape(resultNotice(r.PostForm.Get("label"), response)), noticeSeconds)
 	http.Redirect(w, hr, resultPath(r.PostForm.Get("then"), response), http.StatusSeeOther)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/retention"
 )
@@ -53,6 +54,8 @@ type Options struct {
 	Retention retention.Policy
 	// Endpoints returns the configured sources; nil in a process without sources.
 	Endpoints func() []config.Endpoint
+	// Rules returns the configured effect rules; nil in a process without rules.
+	Rules func() []*rules.Rule
 	// Name is shown on every page, to tell instances apart; it may be empty.
 	Name string
 	// Version is the version of the program.
@@ -69,6 +72,7 @@ type Console struct {
 	templates *template.Template
 	logins    *loginLimiter
 	rates     runRates
+	badges    badges
 	// formKey signs the forms of browsers without a session.
 	formKey []byte
 	handler http.Handler
@@ -137,6 +141,7 @@ func (c *Console) serve(p page) http.Handler {
 			defer cancel()
 			var v *view
 			if v, err = p(ctx, r); err == nil {
+				r.badges = c.countBadges(ctx)
 				w.Header().Set("Server-Timing", fmt.Sprintf("page;dur=%d", c.Now().Sub(start).Milliseconds()))
 				c.render(w, r, http.StatusOK, v)
 				return

@@ -19,6 +19,7 @@ var effectList = list[operations.EffectParams, effects.Effect]{
 	columns: []string{"Effect", "State", "Rule", "Object", "Attempts", "Due", "Planned", "Reason"},
 	row:     effectRow,
 	read:    operations.Effects,
+	extra:   ruleLinks,
 	empty: "No effect matches the filter. An effect appears here when a change of an object fits a rule in the " +
 		"section effects of " +
 		"the configuration; the page docs/how-to/react-once-with-effects.md has an example.",
@@ -31,7 +32,7 @@ func effectRow(r *request, e *effects.Effect) []cell {
 	if e.Compensating {
 		state.Sub = "compensating"
 	}
-	rule := link(e.Rule, query(path("effects"), "rule", e.Rule))
+	rule := link(e.Rule, rulePath(e.Rule))
 	rule.Sub = fmt.Sprintf("v%d", e.RuleVersion)
 	if e.Forced != 0 {
 		rule.Sub += fmt.Sprintf(", repeated by run %d", e.Forced)
@@ -150,7 +151,7 @@ var recoveryText = map[effects.Recovery]string{effects.RecoverByKey: "sent again
 // originBlock shows which change planned an effect.
 func originBlock(r *request, e *effects.View) block {
 	b := block{ID: "origin", Heading: "Cause", Fields: []field{
-		{"Rule", []cell{link(e.Rule, query(path("effects"), "rule", e.Rule)), text(fmt.Sprintf("version %d",
+		{"Rule", []cell{link(e.Rule, rulePath(e.Rule)), text(fmt.Sprintf("version %d",
 			e.RuleVersion))}}, {"Key", []cell{code(e.Key)}},
 		{"Object", []cell{r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID)}}}}
 	if e.Event != 0 {

@@ -21,7 +21,6 @@ import (
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/provider"
@@ -73,14 +72,14 @@ func newEnv(t testing.TB, change ...func(*Options)) *env {
 	must(t, err)
 	e.pool = e.db.Role(t, "operator")
 	o := Options{Pages: e.pool, Sessions: e.pool, Name: "test", Version: "v0", Logger: testkit.Logger(t),
-		Tokens: tokens{e.pool}, Endpoints: cfg.Endpoints}
+		Tokens: tokens{e.pool}, Endpoints: cfg.Endpoints, Rules: cfg.Rules}
 	for _, f := range change {
 		f(&o)
 	}
 	e.api = admin.New(admin.Options{Pool: e.pool, Logger: testkit.Logger(t), RequireTokens: o.RequireTokens,
 		Tokens: o.Tokens, Endpoints: cfg.Endpoints,
 		Reprocessor: &operations.Reprocessor{Pool: e.db.Role(t, "gateway"), Endpoints: cfg.Endpoints},
-		Rule:        func(name string) (*rules.Rule, error) { return cfg.Rule(name) }})
+		Rules:       cfg.Rules})
 	if o.API == nil {
 		o.API = e.api
 	}

@@ -44,7 +44,7 @@ func TestRecordPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"outcomes":     {"because", "ambiguous", "live"},
 		"refetches":    {"ambiguous", "Request a refetch"},
 		"sources/stripe": {"The secret first verified no delivery in the last 24 hours, and others did. It can be " +
-			"removed", "first0 %0", "second100 %9", "not configured here"},
+			"removed", "first 0 %0", "second 100 %9", "not configured here"},
 	})
 	for path, want := range map[string]string{
 		"objects/stripe/customer/none": "object customer none of source stripe",

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/operations"
 )
 
 //go:embed templates/*.html
@@ -57,6 +58,8 @@ type navGroup struct {
 type navItem struct {
 	Label, Href, Key string
 	Current          bool
+	// Badge is how many things on the page wait for an operator; "" for none.
+	Badge string
 }
 
 // navigation is the menu: groups of pages, with the key that opens each after g.
@@ -82,6 +85,12 @@ func (r *request) frame(v *view) *frame {
 	for _, g := range navigation {
 		group := navGroup{Heading: g.Heading}
 		for _, item := range g.Items {
+			if n := r.badges[item.Href]; n > 0 {
+				item.Badge = groupDigits(n)
+				if n >= operations.MaxWaiting {
+					item.Badge += "+"
+				}
+			}
 			item.Href = Prefix + item.Href
 			item.Current = r.URL.Path == item.Href || item.Href != Prefix &&
 				strings.HasPrefix(r.URL.Path, item.Href+"/")

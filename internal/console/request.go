@@ -20,6 +20,8 @@ type request struct {
 	now  time.Time
 	// nonce is in the policy of the response. Scripts, and attributes of htmx, count only with it.
 	nonce string
+	// badges are how many things wait for an operator, by the address of their page in the menu.
+	badges map[string]int64
 }
 
 // operator is the person in front of the browser. Without a session it has no name.

@@ -140,7 +140,7 @@ var secretTones = []string{"good", "info", "warning", ""}
 
 // secretsBlock shows which secrets verify the deliveries of a source, and which one can be removed.
 func (r *request) secretsBlock(s *operations.SourceDetail) block {
-	b := block{ID: "secrets", Heading: "Secrets", Table: &table{Columns: []string{"Secret", "Last 24 hours", "Verified",
+	b := block{ID: "secrets", Heading: "Secrets", Table: &table{Columns: []string{"Secret", "Share of 24 h", "Verified",
 		"Last verified", "Kind", "Variable or file", "Changed"},
 		Empty: "The source has no signing secret. Its provider verifies deliveries in another way."}}
 	uses := map[string]*activity.SecretUse{}

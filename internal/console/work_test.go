@@ -59,17 +59,22 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"runs/new/rebuild?source=stripe": {"Events6 counted", "No other rebuild is open."},
 		"runs/new/reconcile?source=stripe&object_type=customer&dry_run=true": {
 			"walks the provider's list of type customer", "only counts the differences"},
-		"schedules/nightly": {"Starts the job replay at 30 3 * * *", "The schedule has not started a run yet."},
-		"effects":           {"needs review", "awaiting approval"},
-		"effects/1":         {"None of its steps has started", "Template data"},
-		"effects/2":         {"Resolve", "an operator decides"},
-		"reconciliation":    {"events", "Newest reconciliations", "ambiguous"},
-		"audit":             {"as the command reported"},
-		"redactions":        {"99"},
-		"health":            {"Remove spool gone", "silent: the gateway may not run"},
+		"schedules/nightly":  {"Starts the job replay at 30 3 * * *", "The schedule has not started a run yet."},
+		"effects":            {"needs review", "awaiting approval"},
+		"effects/rules/mail": {"done1", "needs review1", "This process does not have the rule"},
+		"effects/rules/receipt": {"The rule has no effect yet.", "Plans an effect for changes of type invoice of " +
+			"source stripe.", "rule_version: 2", "Destinationsmail"},
+		"effects/rules/receipt?since=1h": {"The rule would plan no effect for a change in this time"},
+		"effects/1":                      {"None of its steps has started", "Template data"},
+		"effects/2":                      {"Resolve", "an operator decides"},
+		"reconciliation":                 {"events", "Newest reconciliations", "ambiguous"},
+		"audit":                          {"as the command reported"},
+		"redactions":                     {"99"},
+		"health":                         {"Remove spool gone", "silent: the gateway may not run"},
 	})
-	for path, want := range map[string]int{"runs/99": 404, "runs/x": 400, "runs/1?colour=red": 400, "effects/99": 404,
-		"schedules/none": 404, "runs/new/replay?mode=fast": 400, "help?x=1": 400, "runs/2?kind=orphan": 200} {
+	for path, want := range map[string]int{"runs/99": 404, "runs/x": 400, "runs/1?colour=red": 400, "effects/99": 404, "effects/rules/none": 404,
+		"effects/rules/receipt?since=soon": 400,
+		"schedules/none":                   404, "runs/new/replay?mode=fast": 400, "help?x=1": 400, "runs/2?kind=orphan": 200} {
 		if p := b.get(t, Prefix+path); p.status != want {
 			t.Errorf("%s: %d %.2000s", path, p.status, p.text())
 		}
@@ -221,4 +226,36 @@ func TestNewReplay_dryRunRejected_saysWhy(t *testing.T) {
 	if p := b.get(t, Prefix+"runs/new/replay?dry_run=true"); p.status != http.StatusInternalServerError {
 		t.Errorf("an internal error: %d", p.status)
 	}
+}
+
+// The menu says how much waits for an operator. It reads that again after ten seconds, and after a
+// change.
+func TestMenu_waitingThings_areCounted(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	e := newEnv(t, func(o *Options) { o.Now = func() time.Time { return now } })
+	e.fill(t, "")
+	b := e.browser()
+	want := func(effects string) *response {
+		t.Helper()
+		p := b.get(t, Prefix+"effects")
+		for _, text := range []string{"Failures 1 waiting", "Runs 1 waiting", "Effects " + effects} {
+			if !strings.Contains(p.text(), text) {
+				t.Errorf("without %q: %.400s", text, p.text())
+			}
+		}
+		return p
+	}
+	want("1 waiting")
+	e.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+		state, destination, planned_at, updated_at) SELECT 'more' || n, 1, 'mail', 1, '', '', '', 1, 0,
+		'awaiting_approval', '', now(), now() FROM generate_series(1, 1000) n`)
+	want("1 waiting")
+	now = now.Add(badgeInterval)
+	want("1,000+ waiting")
+	e.db.Exec(t, `DELETE FROM effects WHERE key LIKE 'more%'`)
+	if p := b.submit(t, b.get(t, Prefix+"effects/1"), "Approve", "p.reason", "r"); p.status != http.StatusSeeOther {
+		t.Fatalf("approve: %d %.2000s", p.status, p.text())
+	}
+	want("Requests and mails") // without a number, the heading follows
 }

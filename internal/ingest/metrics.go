@@ -33,8 +33,8 @@ func (m *metrics) create() {
 		"many arrived at once.", "source")
 	m.contentKeys = counter("postern_content_keys_total", "Events whose delivery has no event key. Their content is "+
 		"used to detect duplicates.", "source")
-	m.verified = counter("postern_verified_requests_total", "Requests with a right signature by the name of the secret "+
-		"that verified them.", "source", "secret")
+	m.verified = counter("postern_verified_requests_total", "Requests with a right signature by the name of the "+
+		"secret that verified them.", "source", "secret")
 	m.panics = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_panics_total",
 		Help: "Panics while handling a request."})
 	m.quarantined = prometheus.NewCounter(prometheus.CounterOpts{Name: "postern_spool_quarantined_total",

@@ -8,3 +8,9 @@ var Help = help
 
 // FailurePattern returns a reason with … for each variable part.
 var FailurePattern = failurePattern
+
+// WaitingSQL counts what waits for an operator, and CountStatesSQL the effects of a rule.
+const (
+	WaitingSQL     = waitingSQL
+	CountStatesSQL = countStatesSQL
+)

@@ -58,6 +58,7 @@ var help = map[string]string{
 	"AuditParams.action":       "action, or its first words: runs pause, runs, token",
 	"AuditParams.actor":        "token, account@machine, loopback, or PostgreSQL login",
 	"BacktestParams.rule":      "name of a rule in the current configuration",
+	"RuleName.rule":            "name of the rule",
 	"BacktestParams.since":     "only changes by events stored from this time on: " + timeHelp,
 	"CompensateParams.partial": "true: undo what can be undone and keep the rest",
 	"ConflictParams.type":      "event type" + anyText,

@@ -127,7 +127,7 @@ func TestHelp_everyParameter_hasOne(t *testing.T) {
 	for _, params := range []any{operations.AuditParams{}, operations.BacktestParams{},
 		operations.CompareParams{}, operations.CompensateParams{},
 		operations.ConflictParams{}, operations.DifferenceParams{}, operations.EffectParams{},
-		operations.ReasonParams{}, operations.EventName{}, operations.EventParams{}, operations.NewTokenParams{},
+		operations.ReasonParams{}, operations.RuleName{}, operations.EventName{}, operations.EventParams{}, operations.NewTokenParams{},
 		operations.ObjectName{}, operations.ObjectParams{}, operations.OutcomeParams{}, operations.OverwriteParams{},
 		operations.Page{}, operations.RebuildParams{}, operations.ReconcileParams{}, operations.RedactParams{},
 		operations.RejectionParams{}, operations.RemoveSpoolParams{},

@@ -81,6 +81,12 @@ var attentions = []attention{
 // maxAttention bounds each count of the summary.
 const maxAttention = 1000
 
+// firstDead and firstAwaiting are at most $1 events and effects that need an operator.
+const (
+	firstDead     = `(SELECT o.event_id FROM ` + apply.DeadEvents + ` LIMIT $1) d`
+	firstAwaiting = `(SELECT planned_at FROM effects WHERE state = 'awaiting_approval' ORDER BY effect LIMIT $1) e`
+)
+
 // summarySQL counts each kind up to $1. It reads small tables, the last minutes of the activity,
 // and partial indexes. Its rows are in the order of attentions.
 const summarySQL = `
@@ -91,7 +97,7 @@ SELECT 0, count(*), to_timestamp(min(a.minute)::bigint * 60), clock_now() FROM (
   GROUP BY source HAVING sum(rejected) > 0 AND coalesce(sum(stored), 0) + coalesce(sum(duplicates), 0) = 0 LIMIT $1) a
 UNION ALL
 SELECT 1, count(*), to_timestamp((min(d.event_id) >> 20) / 1000.0), clock_now()
-FROM (SELECT o.event_id FROM ` + apply.DeadEvents + ` LIMIT $1) d
+FROM ` + firstDead + `
 UNION ALL
 SELECT 2, count(DISTINCT u.effect), min(u.at), clock_now() FROM (
   SELECT s.effect, coalesce(s.first_attempt_at, s.reserved_at) AS at FROM ` + runner.UnknownStepsSQL + `
@@ -100,8 +106,7 @@ UNION ALL
 SELECT 3, count(*), min(e.planned_at), clock_now() FROM (SELECT planned_at FROM effects WHERE state = 'needs_review'
   ORDER BY effect LIMIT $1) e
 UNION ALL
-SELECT 4, count(*), min(e.planned_at), clock_now() FROM (SELECT planned_at FROM effects
-  WHERE state = 'awaiting_approval' ORDER BY effect LIMIT $1) e
+SELECT 4, count(*), min(e.planned_at), clock_now() FROM ` + firstAwaiting + `
 UNION ALL
 SELECT 5, count(*), min(r.created_at), clock_now() FROM (SELECT created_at FROM runs
   WHERE status = 'awaiting_approval' AND ended_at IS NULL LIMIT $1) r
@@ -179,4 +184,28 @@ func (a *attention) item(count int64, since *time.Time) SummaryItem {
 		i.Text = fmt.Sprintf(a.plural, number)
 	}
 	return i
+}
+
+// MaxWaiting is where the numbers of Waiting stop.
+const MaxWaiting = maxAttention
+
+// Waiting are the numbers of things that wait for an operator.
+type Waiting struct {
+	// DeadEvents are not applied, and Effects await approval. Runs await approval, or are rebuilds
+	// that await a swap.
+	DeadEvents, Effects, Runs int64
+}
+
+const waitingSQL = `
+SELECT (SELECT count(*) FROM ` + firstDead + `), (SELECT count(*) FROM ` + firstAwaiting + `),
+  (SELECT count(*) FROM (SELECT FROM runs r WHERE r.ended_at IS NULL AND (r.status = 'awaiting_approval'
+    OR r.job = 'rebuild' AND r.status = 'paused' AND r.bound > 0 AND EXISTS (SELECT FROM checkpoints c
+      WHERE c.job = 'rebuild' AND c.run = r.run AND c.cursor >= r.bound)) LIMIT $1) r)`
+
+// CountWaiting counts what waits for an operator, with one statement.
+func CountWaiting(ctx context.Context, pool *pgxpool.Pool) (w Waiting, err error) {
+	if err = pool.QueryRow(ctx, waitingSQL, MaxWaiting).Scan(&w.DeadEvents, &w.Effects, &w.Runs); err != nil {
+		err = fmt.Errorf("count what waits for an operator: %w", err)
+	}
+	return w, err
 }

@@ -37,6 +37,8 @@ type Rule struct {
 	// started step.
 	Supersede bool
 	Steps     []Step
+	// Configuration is the rule as YAML, with its defaults and without secrets.
+	Configuration string
 }
 
 // Selector selects objects by source and type. The type * selects all types.
