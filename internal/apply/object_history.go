@@ -37,6 +37,9 @@ const (
 	historyEndSQL = `SELECT c.event_id FROM outcomes c WHERE c.object = $1 AND c.object <> 0 AND c.event_id < $2
   ORDER BY c.event_id DESC OFFSET $3 LIMIT 1`
 
+	historyRestSQL = `SELECT c.event_id FROM outcomes c WHERE c.object = $1 AND c.object <> 0 AND c.event_id >= $2
+  ORDER BY c.event_id OFFSET $3 LIMIT 1`
+
 	objectOutcomesSQL = outcomesOf + `AND ($5::text IS NULL OR c.status = $5) ORDER BY c.event_id DESC LIMIT $6) c
 WHERE s.number = $4 ORDER BY c.event_id DESC`
 
@@ -48,6 +51,12 @@ WHERE s.number = $4 ORDER BY c.event_id DESC`
 
 	decidersSQL = `SELECT c.event_id, c.status, c.version, c.at` + objectRange + `
   AND c.status IN ('applied', 'unchanged', 'ambiguous') AND c.version = ANY($4::jsonb[]) ORDER BY c.event_id DESC`
+
+	// occurredSQL reads the first $6 outcomes, and returns those with a version of events that
+	// occurred until $5.
+	occurredSQL = outcomesOf + `ORDER BY c.event_id LIMIT $6) c JOIN events e ON e.id = c.event_id
+WHERE s.number = $4 AND e.id >= $2 AND coalesce(e.occurred_at, e.received_at) <= $5 AND c.version IS NOT NULL
+  AND c.status IN ('applied', 'unchanged', 'stale', 'ambiguous') ORDER BY c.event_id`
 
 	objectOutcomeSQL = `SELECT ` + events.OutcomeColumns + ` FROM outcomes c JOIN sources s ON s.number = c.source
 WHERE c.event_id = $1 AND c.run = 0 AND c.object = $2`
@@ -122,6 +131,27 @@ func AppliedBefore(ctx context.Context, db postgres.DB, key versioning.Key, at t
 		return nil, fmt.Errorf("find the applied events of an object: %w", err)
 	}
 	return all, nil
+}
+
+// OccurredBefore returns the outcomes of events of an object that occurred until a time and arrived
+// after it, in the order of arrival. It searches the first thousand events that arrived after it;
+// complete is false if there are more.
+func OccurredBefore(ctx context.Context, db postgres.DB, key versioning.Key, at time.Time) (late []events.Outcome,
+	complete bool, err error) {
+	from := firstIDAfter(at)
+	var last int64
+	err = db.QueryRow(ctx, historyRestSQL, key.Hash(), from, deciderScan).Scan(&last)
+	if complete = errors.Is(err, pgx.ErrNoRows); complete {
+		last, err = math.MaxInt64, nil
+	}
+	if err == nil {
+		late, err = postgres.Collect(ctx, db, events.ScanOutcome, occurredSQL, key.Hash(), from, last, key.Source, at,
+			deciderScan)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("find the late events of an object: %w", err)
+	}
+	return late, complete, nil
 }
 
 // AmbiguousBetween reports whether an object has an ambiguous outcome in a time range.

@@ -18,8 +18,8 @@ type badges struct {
 // badgeInterval is the age from which the numbers are read again.
 const badgeInterval = 10 * time.Second
 
-// countBadges returns how many things of a page wait for an operator, by the address of the page. After
-// an error the numbers are the last known ones.
+// countBadges returns how many things of a page wait for an operator, by the address of the page.
+// After an error the numbers are the last known ones.
 func (c *Console) countBadges(ctx context.Context) map[string]int64 {
 	b, now := &c.badges, c.Now()
 	b.mu.Lock()

@@ -51,10 +51,13 @@ func historyBlocks(ctx context.Context, r *request, name operations.ObjectName) 
 	}
 	if len(found.Items) > 0 {
 		all = append(all, block{ID: "at", Heading: "State at a time", Folded: true, Text: "Shows the state that the " +
-			"mirror had at a time, as the source reads the event now.", Filter: &filter{Path: path("objects",
-			name.Source, name.Type, name.ID, "at"), Hidden: []value{{"account", *name.Account}}, Label: "Show",
-			Main: []input{{Name: "time", Label: "time", Kind: "text", Required: true, Suggestions: timeSuggestions,
-				Help: "an RFC 3339 time, or how long ago: 1h"}}}})
+			"mirror or the provider had at a time, as the source reads the event now.", Filter: &filter{
+			Path: path("objects", name.Source, name.Type, name.ID, "at"), Hidden: []value{{"account", *name.Account}},
+			Label: "Show", Main: []input{{Name: "time", Label: "time", Kind: "text", Required: true,
+				Suggestions: timeSuggestions, Help: "an RFC 3339 time, or how long ago: 1h"},
+				{Name: "order", Label: "state of", Kind: "select", Required: true, Value: operations.ByApplication,
+					Choices: []value{{"the mirror, as events arrived", operations.ByApplication},
+						{"the provider, with late events", operations.ByOccurrence}}}}}})
 	}
 	return all, nil
 }
@@ -71,12 +74,13 @@ func historyRow(r *request, name operations.ObjectName, h *operations.HistoryIte
 		if late := h.ReceivedAt.Sub(h.OccurredAt.Time); late > lateFrom {
 			occurred.Sub = durationText(late) + " late"
 		}
+		occurred.Href = atPath(name, h.OccurredAt.Time, operations.ByOccurrence)
+		occurred.Title = "Show the state that the provider had at this time"
 	}
 	applied := r.shortTime(h.AppliedAt.Time)
 	if h.Status == string(versioning.Applied) {
-		applied.Href = query(path("objects", name.Source, name.Type, name.ID, "at"), "account", *name.Account, "time",
-			h.AppliedAt.UTC().Format(time.RFC3339Nano))
-		applied.Title = "Show the state at this time"
+		applied.Href = atPath(name, h.AppliedAt.Time, "")
+		applied.Title = "Show the state that the mirror had at this time"
 	}
 	if h.Revision != nil {
 		applied.Sub = "revision " + groupDigits(*h.Revision)
@@ -94,6 +98,16 @@ func historyRow(r *request, name operations.ObjectName, h *operations.HistoryIte
 		decided.Title = id(*h.DecidedByEvent)
 	}
 	return []cell{event, occurred, applied, changeCell(name, h), status, wide(shorten(h.Reason, 120)), decided}
+}
+
+// atPath is the page of the state at a time; order is "" for the order of application.
+func atPath(name operations.ObjectName, at time.Time, order string) string {
+	account := ""
+	if name.Account != nil {
+		account = *name.Account
+	}
+	return query(path("objects", name.Source, name.Type, name.ID, "at"), "account", account, "time",
+		at.UTC().Format(time.RFC3339Nano), "order", order)
 }
 
 // changeCell shows how many values an event changed, with a link to them.
@@ -230,13 +244,28 @@ func objectAtPage(ctx context.Context, r *request) (*view, error) {
 		"at " + r.at(found.Time).Text,
 		Text:  "The state in the last event that was applied until then, as the source reads the event now.",
 		Notes: diffNotes(&found.Event)}
+	other, label := operations.ByOccurrence, "the state as the provider had it"
+	if found.Order == operations.ByOccurrence {
+		other, label = "", "the state as the mirror had it"
+		v.Text = "The state as the provider had it: that of the event with the newest version that occurred until " +
+			"then, as the source reads the event now."
+	}
+	if found.Late {
+		v.Notes = append(v.Notes, note{Tone: "info", Text: "This event arrived later. At that time the mirror had " +
+			"another state, or none."})
+	}
+	if !found.Complete {
+		v.Notes = append(v.Notes, note{Tone: "warning", Text: "More than 1,000 events of the object arrived after " +
+			"that time. The first 1,000 were searched for late ones."})
+	}
 	if found.Ambiguous {
 		v.Notes = append(v.Notes, note{Tone: "warning", Text: "An ambiguous event came after it until then. The " +
 			"mirror may have shown the state of that one."})
 	}
 	b := block{ID: "state", Heading: "State"}
 	fields := []field{{"Object", []cell{r.objectCell(p.Source, r.URL.Query().Get("account"), p.Type, p.ID)}},
-		{"Last event", historyEventCells(r, &found.Event)}}
+		{"Last event", historyEventCells(r, &found.Event)},
+		{"Compare", []cell{link(label, atPath(p.ObjectName, found.Time.Time, other))}}}
 	if found.Event.StateOmitted != "" {
 		b.Text = sentence(found.Event.StateOmittedReason)
 	} else {

@@ -21,7 +21,8 @@ func (e *env) applied(t *testing.T, n, minute int, status string) int64 {
 		occurred.Unix(), n)
 	number := e.add(t, thing{key: key, eventType: "customer.updated", objectType: "customer", objectID: "cus_1",
 		body: body, occurred: occurred, state: fmt.Sprintf(`{"name": "N%d"}`, n), status: status, reason: "because"})
-	e.db.Exec(t, `UPDATE outcomes SET at = at + $2 * interval '1 minute' WHERE event_id = $1`, number, n)
+	e.db.Exec(t, `UPDATE outcomes SET at = at + $2 * interval '1 minute', version = jsonb_build_object('final', false,
+		'at', $3::bigint, 'seen', 0, 'rank', 1) WHERE event_id = $1`, number, n, occurred.UnixMicro())
 	return number
 }
 
@@ -54,13 +55,15 @@ func TestObject_history_isComparedByEventAndTime(t *testing.T) {
 	}
 	from, to := fmt.Sprint(first), fmt.Sprint(last)
 	for path, texts := range map[string][]string{
-		"/diff?from=" + from + "&to=" + to:             {`state.name"N1""N3"`, "the other direction"},
-		"/diff?to=" + to:                               {`state.name"N1""N3"`},
-		"/diff?to=" + from:                             {"no event was applied before", "Nothing before"},
-		"/diff?from=" + fmt.Sprint(late) + "&to=" + to: {`"N2""N3"`, "stale"},
-		"/diff?filter=1&from=" + from + "&to=":         {""},
-		"/at?time=" + at(150*time.Second):              {"name N1"},
-		"/at?time=" + at(5*time.Minute):                {"name N3", "differences to the present object"},
+		"/diff?from=" + from + "&to=" + to:                {`state.name"N1""N3"`, "the other direction"},
+		"/diff?to=" + to:                                  {`state.name"N1""N3"`},
+		"/diff?to=" + from:                                {"no event was applied before", "Nothing before"},
+		"/diff?from=" + fmt.Sprint(late) + "&to=" + to:    {`"N2""N3"`, "stale"},
+		"/diff?filter=1&from=" + from + "&to=":            {""},
+		"/at?time=" + at(150*time.Second):                 {"name N1"},
+		"/at?time=" + at(5*time.Minute):                   {"name N3", "differences to the present object"},
+		"/at?order=occurrence&time=" + at(-8*time.Minute): {"name N2", "arrived later", "as the mirror had it"},
+		"/at?order=occurrence&time=" + at(-4*time.Minute): {"name N1", "as the provider had it"},
 	} {
 		p := b.get(t, object+path)
 		if strings.Contains(path, "filter=1") {

@@ -103,9 +103,9 @@ func backtestBlock(ctx context.Context, r *request, v *view, rule *operations.Ef
 	texts map[string]string) (block, error) {
 	b := block{ID: "backtest", Heading: "Backtest", Text: "A backtest shows for which past changes the rule would " +
 		"plan an effect, and compares them with the ledger. It plans and sends nothing.",
-		Filter: &filter{Path: rulePath(rule.Rule), Label: "Run the backtest", Main: []input{{Name: "since", Kind: "select",
-			Label: "changes of the last", Value: texts["since"], Choices: []value{{"hour", "1h"}, {"day", "24h"},
-				{"7 days", "7d"}, {"30 days", "30d"}}}}}}
+		Filter: &filter{Path: rulePath(rule.Rule), Label: "Run the backtest", Main: []input{{Name: "since",
+			Kind: "select", Label: "changes of the last", Value: texts["since"], Choices: []value{{"hour", "1h"},
+				{"day", "24h"}, {"7 days", "7d"}, {"30 days", "30d"}}}}}}
 	if texts["since"] == "" {
 		return b, nil
 	}

@@ -21,9 +21,10 @@ const (
 	searchBatchSize   = 25
 )
 
-// searchBodies returns a page of the selected events whose bodies fit each group of matchers, newest
-// first. A body fits a group if it fits one of its matchers. A page may end before its limit, with
-// SearchedTo and a cursor to continue, if the search took too long or read too many events.
+// searchBodies returns a page of the selected events whose bodies fit each group of matchers, the
+// newest first. A body fits a group if it fits one of its matchers. A page may end before its
+// limit, with SearchedTo and a cursor to continue, if the search took too long or read too many
+// events.
 func searchBodies(ctx context.Context, pool *pgxpool.Pool, f events.Filter, groups [][]redaction.ValueMatcher,
 	cursor string, limit int, within time.Duration) (events.Page[events.Item], error) {
 	var page events.Page[events.Item]

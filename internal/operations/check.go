@@ -35,6 +35,7 @@ var choices = map[string][]string{
 	"run_status": textsOf(runs.AwaitingApproval, runs.Queued, runs.Running, runs.Paused, runs.Done, runs.Failed,
 		runs.Cancelled),
 	"replay_mode":       textsOf(replay.State, replay.Missing, replay.Force),
+	"time_order":        {ByApplication, ByOccurrence},
 	"difference_kind":   {"missing", "mirror_older", "content_differs", "orphan"},
 	"difference_result": {"repaired", "unrepaired"},
 	"activity_step":     {activity.Minute, activity.Hour},

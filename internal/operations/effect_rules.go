@@ -35,8 +35,8 @@ type EffectRule struct {
 // EffectRuleDetail is an effect rule with its configuration and the number of its effects.
 type EffectRuleDetail struct {
 	EffectRule
-	// Configuration is the rule as YAML, with its defaults and without secrets; empty if this process
-	// does not have it.
+	// Configuration is the rule as YAML, with its defaults and without secrets; empty if this
+	// process does not have it.
 	Configuration string `json:"configuration"`
 	StateCounts
 }

@@ -91,6 +91,8 @@ var help = map[string]string{
 		"event that was applied before the newer state)",
 	"HistoryDiffParams.to": "the event with the newer state: Postern's id or the provider's key (default: the " +
 		"object as it is in the mirror now)",
+	"ObjectAtParams.order": "application: as the mirror had it then (the default); occurrence: as the provider had " +
+		"it, with late events",
 	"ObjectAtParams.time": timeHelp,
 	"NewTokenParams.expires": "time of expiry: an RFC 3339 time, a date, or how long from now (12h, 90d); if absent, " +
 		"the token never expires",

@@ -1,11 +1,13 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -144,24 +146,43 @@ func (h *history) stateOf(ctx context.Context, o *events.Outcome) (*HistoryEvent
 // ObjectAtParams select the state of an object at a time.
 type ObjectAtParams struct {
 	ObjectName
-	Time Time `json:"time,omitzero"`
+	Time  Time   `json:"time,omitzero"`
+	Order string `json:"order,omitzero" validate:"omitempty,time_order"`
 }
 
-// ObjectAt is the state of an object at a time, by the order of application.
+// The orders in which events lead to the state at a time.
+const (
+	ByApplication = "application"
+	ByOccurrence  = "occurrence"
+)
+
+// ObjectAt is the state of an object at a time.
 type ObjectAt struct {
 	Time events.Instant `json:"time"`
-	// Event is the last event that was applied until then.
+	// Order is application for the state that the mirror had then, or occurrence for the state that
+	// the provider had, as the events tell that have arrived since.
+	Order string `json:"order"`
+	// Event is the last event that was applied until then; with the order occurrence the one with
+	// the newest version that occurred until then.
 	Event HistoryEvent `json:"event"`
+	// Late means that the event arrived after the time.
+	Late bool `json:"late"`
+	// Complete is false if more than a thousand events of the object arrived after the time. Then
+	// a newer version may be in those that were not searched.
+	Complete bool `json:"complete"`
 	// Ambiguous means that an ambiguous event came after it until then, so that the object may have
 	// shown the state of that one.
 	Ambiguous bool            `json:"ambiguous"`
 	State     json.RawMessage `json:"state"`
 }
 
-// ShowObjectAt returns the state that the mirror had of an object at a time. Errors: those of
-// ObjectHistory.
+// ShowObjectAt returns the state that the mirror or the provider had of an object at a time.
+// Errors: events.ErrInvalid, and those of ObjectHistory.
 func ShowObjectAt(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpoint,
 	p ObjectAtParams) (*ObjectAt, error) {
+	if err := check(p); err != nil {
+		return nil, err
+	}
 	if p.Time.IsZero() {
 		return nil, invalid("give time: %s", timeHelp)
 	}
@@ -174,6 +195,22 @@ func ShowObjectAt(ctx context.Context, pool *pgxpool.Pool, endpoints []config.En
 	if err != nil {
 		return nil, err
 	}
+	found := &ObjectAt{Time: events.Instant{Time: at}, Order: cmp.Or(p.Order, ByApplication), Complete: true}
+	if p.Order == ByOccurrence {
+		var late []events.Outcome
+		if late, found.Complete, err = apply.OccurredBefore(ctx, pool, h.key, at); err != nil {
+			return nil, err
+		}
+		if len(late) > 0 {
+			last := slices.MaxFunc(late, func(a, b events.Outcome) int {
+				return storedVersion(a.Version).Compare(storedVersion(b.Version))
+			})
+			found.Late = len(applied) == 0 || storedVersion(last.Version).Compare(storedVersion(applied[0].Version)) > 0
+			if found.Late {
+				applied = []events.Outcome{last}
+			}
+		}
+	}
 	if len(applied) == 0 {
 		if err := h.noEvents(ctx); err != nil {
 			return nil, err
@@ -184,12 +221,13 @@ func ShowObjectAt(ctx context.Context, pool *pgxpool.Pool, endpoints []config.En
 	if err := h.load(ctx, applied); err != nil {
 		return nil, err
 	}
-	found := &ObjectAt{Time: events.Instant{Time: at}}
 	var state versioning.State
 	if found.Event, state, err = h.read(ctx, &applied[0]); err != nil {
 		return nil, err
 	}
 	found.State = orNull(state.JSON)
-	found.Ambiguous, err = apply.AmbiguousBetween(ctx, pool, h.key, applied[0].At.Time, at)
+	if !found.Late {
+		found.Ambiguous, err = apply.AmbiguousBetween(ctx, pool, h.key, applied[0].At.Time, at)
+	}
 	return found, err
 }

@@ -314,6 +314,37 @@ func TestShowObjectAt_times_returnAppliedState(t *testing.T) {
 	}
 }
 
+// In the order of occurrence, late events count as if they had arrived in time.
+func TestShowObjectAt_orderOfOccurrence_countsLateEvents(t *testing.T) {
+	t.Parallel()
+	l := newHistoryLog(t)
+	l.fill(t)
+	l.DB.Exec(t, `SET session_replication_role = replica; UPDATE events e SET
+		occurred_at = to_timestamp((o.version->>'at')::bigint / 1e6) FROM outcomes o
+		WHERE o.event_id = e.id AND o.version IS NOT NULL; RESET session_replication_role`)
+	for second, want := range map[int64]string{10: `first {"a": 1}`, 15: `late {"a": 9}`,
+		20: `second {"a": 2, "b": [1]}`, 49: `third {"a": 4}`, 50: `gone null`} {
+		o, err := operations.ShowObjectAt(t.Context(), l.OperatorPool, l.endpoints(applied.SourceName),
+			operations.ObjectAtParams{ObjectName: l.object(), Order: operations.ByOccurrence,
+				Time: operations.At(time.UnixMicro(sim.Start + second*1_000_000))})
+		must(t, err)
+		if got := fmt.Sprint(l.name(o.Event.ID), " ", string(o.State)); got != want || !o.Late || !o.Complete {
+			t.Errorf("second %d: %s, want %s: %+v", second, got, want, o)
+		}
+	}
+	// nothing is late now, so both orders lead to the last event
+	o, err := operations.ShowObjectAt(t.Context(), l.OperatorPool, nil, operations.ObjectAtParams{
+		ObjectName: l.object(), Order: operations.ByOccurrence, Time: operations.At(apply.EndOfTime)})
+	if err != nil || l.name(o.Event.ID) != "refetch" || o.Late {
+		t.Errorf("in the far future: %+v %v", o, err)
+	}
+	_, err = operations.ShowObjectAt(t.Context(), l.OperatorPool, nil, operations.ObjectAtParams{
+		ObjectName: l.object(), Order: "x", Time: operations.At(apply.EndOfTime)})
+	if !errors.Is(err, events.ErrInvalid) {
+		t.Errorf("an unknown order: %v", err)
+	}
+}
+
 func TestObjectHistory_wrongNames_areErrors(t *testing.T) {
 	t.Parallel()
 	l := newHistoryLog(t)
@@ -418,8 +449,14 @@ func TestObjectHistory_manyOutcomes_areReadByIndex(t *testing.T) {
 		if len(applied) != 2 || applied[0].EventID != outcomes[0].EventID {
 			t.Errorf("%s: %v", name, applied)
 		}
+		atTime := outcomeReads(t, tx)
+		_, complete, err := apply.OccurredBefore(t.Context(), tx, key, time.UnixMilli(1))
+		must(t, err)
+		if complete {
+			t.Errorf("%s: all events that arrived later were searched", name)
+		}
 		for what, read := range map[string][3]int{"a page": {began, page, 700}, "deciders": {page, decided, 2200},
-			"the state at a time": {decided, outcomeReads(t, tx), 8100}} {
+			"the state at a time": {decided, atTime, 8100}, "late events": {atTime, outcomeReads(t, tx), 2200}} {
 			if n := read[1] - read[0]; n == 0 || n > read[2] {
 				t.Errorf("%s: %s reads %d outcomes", name, what, n)
 			}

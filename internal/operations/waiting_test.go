@@ -28,8 +28,8 @@ func TestCountStates_manyEffects_areBounded(t *testing.T) {
 	db.Exec(t, insertEffectsSQL, "other", "done", 9995)
 	db.Exec(t, insertEffectsSQL, "other", "awaiting_approval", 3)
 	db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
-		attempts, at, rule_version) SELECT n, 0, 1, n, '', '', '', CASE WHEN n % 1000 = 0 THEN 'dead' ELSE 'applied' END,
-		'', 1, now(), 1 FROM generate_series(1, 20000) n`)
+		attempts, at, rule_version) SELECT n, 0, 1, n, '', '', '',
+		CASE WHEN n % 1000 = 0 THEN 'dead' ELSE 'applied' END, '', 1, now(), 1 FROM generate_series(1, 20000) n`)
 	db.Exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, ended_at, updated_at)
 		SELECT 'replay', '{}', '', '', 'done', '', '{}', now(), now(), now() FROM generate_series(1, 5000)`)
 	operator := db.Role(t, "operator")
@@ -45,7 +45,8 @@ func TestCountStates_manyEffects_areBounded(t *testing.T) {
 		t.Errorf("2 of the newest 10,000 are done, 3 need review: %+v", rule.StateCounts)
 	}
 	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
-		for sql, args := range map[string][]any{operations.WaitingSQL: {1000}, operations.CountStatesSQL: {"mail", 10}} {
+		for sql, args := range map[string][]any{operations.WaitingSQL: {1000},
+			operations.CountStatesSQL: {"mail", 10}} {
 			plan, err := postgres.Collect(t.Context(), tx, pgx.RowTo[string], "EXPLAIN "+sql, args...)
 			must(t, err)
 			for _, line := range plan {
