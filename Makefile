@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/
 BUILD = go build -buildvcs=false -ldflags "-X github.com/postern-gateway/postern/internal/telemetry.commit=$(COMMIT)"
 
 .DEFAULT_GOAL := help
-.PHONY: help docs dev playground test test-browser test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-console bench-record docs-reference chaos chaos-short chaos-mutants mutants build image pictures prerequisites servers
+.PHONY: help docs dev playground test test-browser test-long check race fuzz vuln bench bench-quick bench-profile bench-gate bench-verify bench-console bench-record docs-reference chaos chaos-short chaos-mutants mutants build image pictures console-pictures prerequisites servers
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,6 +123,10 @@ image: servers ## build the container image with the local Go, localhost/postern
 pictures: ## draw the pictures of the explanation pages again (needs Graphviz: apt-get install graphviz)
 	docs/explanation/pictures/draw.sh
 
+console-pictures: prerequisites ## take the pictures of docs/how-to/use-the-console.md again (needs Chromium)
+	@$(BUILD) -o bin/dev/ ./cmd/postern
+	cd test/browser && go run ./pictures ../../bin/dev/postern ../../docs/how-to/pictures
+
 prerequisites: ## install what is missing of PostgreSQL, buildah, Python, Node, SDKs and API descriptions; check Go
 	@.ci/prerequisites
 
@@ -134,6 +138,6 @@ servers:
 docs: ## build the documents as HTML with search into docs/site/bin/html (needs Node 20)
 	@.ci/prerequisites only-site
 	@rm -rf docs/site/bin && mkdir -p docs/site/bin/pages
-	@git ls-files '*.md' 'docs/*.svg' ':!bench' ':!internal' ':!test' | tar -cf - -T - | tar -xf - -C docs/site/bin/pages
+	@git ls-files '*.md' 'docs/*.svg' 'docs/*.webp' ':!bench' ':!internal' ':!test' | tar -cf - -T - | tar -xf - -C docs/site/bin/pages
 	@cd docs/site && npx vitepress build .
 	@echo "to read the pages: python3 -m http.server --directory docs/site/bin/html 8000"
