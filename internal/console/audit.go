@@ -17,7 +17,7 @@ var auditList = list[operations.AuditParams, adminauth.AuditEntry]{
 	presets: []preset{{"runs", "?action=runs"}, {"replays", "?action=replay"}, {"effects", "?action=effects"},
 		{"rejections", "?action=rejections"}, {"tokens", "?action=token"}, {"console", "?action=console"},
 		{"last day", "?since=24h"}},
-	columns: auditColumns,
+	columns: []string{"At", "Actor", "Action", "Target", "Reason", "From", "Run"},
 	row:     auditRow,
 	read:    operations.Audit,
 	empty:   "No entry matches the filter. An entry appears here with each change, and with each login to the console.",
@@ -25,8 +25,6 @@ var auditList = list[operations.AuditParams, adminauth.AuditEntry]{
 		return []block{{Presets: []cell{link("Redactions", path("redactions"))}}}, nil
 	},
 }
-
-var auditColumns = []string{"At", "Actor", "Action", "Target", "Reason", "From", "Run"}
 
 func auditRow(r *request, e *adminauth.AuditEntry) []cell {
 	actor := text(e.Actor)
@@ -42,9 +40,8 @@ func auditRow(r *request, e *adminauth.AuditEntry) []cell {
 }
 
 // viaText says how the name of an actor is known.
-var viaText = map[adminauth.Via]string{adminauth.ViaToken: "by its token",
-	adminauth.ViaConsole: "by a session of the console", adminauth.ViaLoopback: "no token was required",
-	adminauth.ViaCommand: "as the command reported"}
+var viaText = map[adminauth.Via]string{adminauth.ViaToken: "by its token", adminauth.ViaConsole: "by a session of " +
+	"the console", adminauth.ViaLoopback: "no token was required", adminauth.ViaCommand: "as the command reported"}
 
 // targetCell links the changed thing where it has a page.
 func targetCell(target string) cell {
@@ -76,11 +73,7 @@ func objectOfTarget(v url.Values) cell {
 
 // auditBlock shows the changes of one thing.
 func auditBlock(r *request, all []adminauth.AuditEntry) block {
-	t := &table{Columns: auditColumns}
-	for i := range all {
-		t.Rows = append(t.Rows, auditRow(r, &all[i]))
-	}
-	return block{ID: "audit", Heading: "Audit", Table: t}
+	return block{ID: "audit", Heading: "Audit", Table: auditList.embed(r, all, "")}
 }
 
 var redactionList = list[operations.Page, redaction.AuditEntry]{

@@ -62,18 +62,14 @@ func conflictPage(ctx context.Context, r *request) (*view, error) {
 }
 
 func conflictFields(r *request, c *events.ConflictDetail, e *events.EventDetail) []field {
-	fields := []field{{"Source", []cell{link(c.Source, path("sources", c.Source))}},
-		{"Event key", []cell{code(c.EventID)}},
-		{"Stored event", []cell{r.eventCell(c.Event)}}, {"Type", []cell{text(c.EventType)}}}
-	if c.Account != "" {
-		fields = append(fields, field{"Account", []cell{code(c.Account)}})
-	}
-	fields = append(fields, field{"First received", []cell{r.at(e.ReceivedAt)}},
-		field{"Later received", []cell{r.at(c.ReceivedAt)}}, field{"Bytes", []cell{text(groupDigits(c.Bytes))}})
+	fields := []field{{"Source", []cell{link(c.Source, path("sources", c.Source))}}, {"Event key",
+		[]cell{code(c.EventID)}}, {"Stored event", []cell{r.eventCell(c.Event)}}, {"Type", []cell{text(c.EventType)}},
+		{"Account", []cell{code(c.Account)}}, {"First received", []cell{r.at(e.ReceivedAt)}},
+		{"Later received", []cell{r.at(c.ReceivedAt)}}, {"Bytes", []cell{text(groupDigits(c.Bytes))}}}
 	if e.APIVersion != "" {
 		fields = append(fields, field{"API version", []cell{code(e.APIVersion), text("of the stored event")}})
 	}
-	if v := secretOf(c.Verification); v != "" {
+	if v := verificationOf(c.Verification).Secret; v != "" {
 		fields = append(fields, field{"Verified with", []cell{text("the secret"), code(v)}})
 	}
 	return fields

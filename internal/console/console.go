@@ -137,6 +137,9 @@ func (c *Console) serve(p page) http.Handler {
 			err = checkAddress(hr.URL)
 		}
 		if err == nil {
+			r.texts, err = queryTexts(hr.URL)
+		}
+		if err == nil {
 			ctx, cancel := context.WithTimeout(hr.Context(), PageTimeout)
 			defer cancel()
 			var v *view

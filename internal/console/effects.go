@@ -50,20 +50,18 @@ func effectRow(r *request, e *effects.Effect) []cell {
 
 // effectPage shows one effect: what may be done, its steps, and what its templates get.
 func effectPage(ctx context.Context, r *request) (*view, error) {
-	if err := noParams(r.URL); err != nil {
+	if err := noParams(r); err != nil {
 		return nil, err
 	}
-	var of struct {
-		ID int64 `json:"id"`
-	}
-	if err := operations.Parse(&of, map[string]string{"id": r.PathValue("id")}); err != nil {
-		return nil, err
-	}
-	e, err := operations.Effect(ctx, r.c.Pages, of.ID)
+	n, err := r.pathNumber("effect")
 	if err != nil {
 		return nil, err
 	}
-	data, err := effects.ShowData(ctx, r.c.Pages, of.ID)
+	e, err := operations.Effect(ctx, r.c.Pages, n)
+	if err != nil {
+		return nil, err
+	}
+	data, err := effects.ShowData(ctx, r.c.Pages, n)
 	if err != nil {
 		return nil, err
 	}
@@ -170,13 +168,11 @@ func originBlock(r *request, e *effects.View) block {
 			b.Fields = append(b.Fields, field{run.name, []cell{link("run "+id(run.id), runPath(run.id))}})
 		}
 	}
-	if e.PayloadSHA256 != "" {
-		b.Fields = append(b.Fields, field{"SHA-256 of the data", []cell{code(e.PayloadSHA256)}})
-	}
 	if e.LeaseOwner != "" {
 		b.Fields = append(b.Fields, field{"Executed by", []cell{code(e.LeaseOwner), text("until"), r.at(e.LeaseUntil)}})
 	}
-	b.Fields = append(b.Fields, field{"Last change", []cell{r.at(e.UpdatedAt)}})
+	b.Fields = append(b.Fields, field{"SHA-256 of the data", []cell{code(e.PayloadSHA256)}},
+		field{"Last change", []cell{r.at(e.UpdatedAt)}})
 	return b
 }
 

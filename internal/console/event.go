@@ -41,9 +41,8 @@ func eventPage(ctx context.Context, r *request) (*view, error) {
 		v.Refresh = 2
 	}
 	v.Notes = eventNotes(r, e)
-	v.Blocks = append(v.Blocks,
-		block{Timeline: r.newTimeline("Times of this event", eventMoments(r, e, related.Items))},
-		block{Actions: eventActions(r, e)}, receiptBlock(r, e), verificationBlock(r, e))
+	v.Blocks = append(v.Blocks, block{Timeline: r.newTimeline("Times of this event", eventMoments(r, e,
+		related.Items))}, block{Actions: eventActions(r, e)}, receiptBlock(r, e), verificationBlock(r, e))
 	if x := operations.ExplainVerification(r.c.endpoints(), e.Source, e.Headers, e.Body, e.ReceivedAt.Time); x != nil {
 		v.Blocks = append(v.Blocks, signedBytesBlock(x))
 	}
@@ -77,7 +76,7 @@ func eventSentence(r *request, e *events.EventDetail) string {
 	default:
 		fmt.Fprintf(&b, " for %s by %s", e.Source, e.Origin)
 	}
-	if v := verificationOf(e); v.Secret != "" {
+	if v := verificationOf(e.Verification); v.Secret != "" {
 		fmt.Fprintf(&b, ", verified with the secret %q", v.Secret)
 	}
 	if late := e.ReceivedAt.Sub(e.OccurredAt.Time); !e.OccurredAt.IsZero() && late > lateFrom {
@@ -100,8 +99,7 @@ func eventSentence(r *request, e *events.EventDetail) string {
 func eventNotes(r *request, e *events.EventDetail) (all []note) {
 	if e.DroppedAt != nil {
 		all = append(all, note{Tone: "info", Text: "Retention dropped the day of this event at " +
-			r.at(*e.DroppedAt).Text +
-			". Its id, source and outcomes remain."})
+			r.at(*e.DroppedAt).Text + ". Its id, source and outcomes remain."})
 	}
 	if o := liveOutcome(e); o != nil && o.DecidedByEvent != 0 {
 		winner := codeLink(id(o.DecidedByEvent), eventPath(o.DecidedByEvent))
@@ -110,15 +108,15 @@ func eventNotes(r *request, e *events.EventDetail) (all []note) {
 	if e.RedactedAt != nil {
 		run := link("run "+id(e.Redaction), path("runs", id(e.Redaction)))
 		all = append(all, note{Tone: "info", Text: "Body and headers were redacted at " + r.at(*e.RedactedAt).Text +
-			" by",
-			Link: &run})
+			" by", Link: &run})
 	}
 	return all
 }
 
 // eventMoments are the times of an event, in order.
 func eventMoments(r *request, e *events.EventDetail, related []effects.Effect) []moment {
-	all := []moment{{at: e.OccurredAt.Time, label: "occurred"}, {at: verificationOf(e).SignedAt, label: "signed"},
+	all := []moment{{at: e.OccurredAt.Time, label: "occurred"},
+		{at: verificationOf(e.Verification).SignedAt, label: "signed"},
 		{at: e.ReceivedAt.Time, label: "received", tone: "info", href: "#receipt"},
 		{at: e.StoredAt.Time, label: "stored", tone: "info", href: "#receipt"}}
 	for i := range e.Outcomes {
@@ -151,16 +149,9 @@ type verification struct {
 	SignedAt time.Time `json:"signed_at"`
 }
 
-func verificationOf(e *events.EventDetail) (v verification) {
-	_ = json.Unmarshal(e.Verification, &v) // an event from a reconciliation has none
+func verificationOf(raw json.RawMessage) (v verification) {
+	_ = json.Unmarshal(raw, &v) // an event from a reconciliation has none
 	return v
-}
-
-// secretOf returns the name of the secret with which a delivery was verified; "" for none.
-func secretOf(raw json.RawMessage) string {
-	var v verification
-	_ = json.Unmarshal(raw, &v) // a delivery without a signature has none
-	return v.Secret
 }
 
 func eventActions(r *request, e *events.EventDetail) []action {
@@ -174,14 +165,12 @@ func eventActions(r *request, e *events.EventDetail) []action {
 				"runs/{run}"}))
 	}
 	all = append(all, r.form(action{Label: "Replay", Text: "A processor applies the stored event again. Only a state " +
-		"that " +
-		"is newer than the stored one changes the object. No effect happens again.", Path: "/api/v1/replays",
+		"that is newer than the stored one changes the object. No effect happens again.", Path: "/api/v1/replays",
 		Values: []value{{"ids", id(e.ID)}}, Reason: "optional", Then: Prefix + "runs/{run}"}))
 	if e.ObjectID != "" {
 		all = append(all, r.form(action{Label: "Request a refetch", Text: "A processor reads the object from the " +
 			"provider's API.", Path: "/api/v1/refetches", Values: objectValues(e.Source, e.Account, e.ObjectType,
-			e.ObjectID),
-			Reason: "optional", Then: objectPath(e.Source, e.Account, e.ObjectType, e.ObjectID)}))
+			e.ObjectID), Reason: "optional", Then: objectPath(e.Source, e.Account, e.ObjectType, e.ObjectID)}))
 	}
 	return all
 }
@@ -197,37 +186,18 @@ func receiptBlock(r *request, e *events.EventDetail) block {
 		fields = append(fields, field{"Object", []cell{r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID),
 			link("all its events", query(path("events"), "source", e.Source, "object_type", e.ObjectType, "object_id",
 				e.ObjectID))}})
-		fields = append(fields, neighborFields(e)...)
 	}
-	if e.Account != "" {
-		fields = append(fields, field{"Account", []cell{code(e.Account)}})
-	}
-	fields = append(fields, field{"Occurred", []cell{r.at(e.OccurredAt)}},
-		field{"Received", []cell{r.at(e.ReceivedAt)}},
-		field{"Stored", []cell{r.at(e.StoredAt)}}, field{"Origin", []cell{text(e.Origin)}})
-	if e.APIVersion != "" {
-		fields = append(fields, field{"API version", []cell{code(e.APIVersion)}})
-	}
+	previous, next := r.eventCell(e.PreviousEvent), r.eventCell(e.NextEvent)
+	previous.Key, next.Key = "[", "]"
+	fields = append(fields, field{"Event before", []cell{previous}}, field{"Event after", []cell{next}},
+		field{"Account", []cell{code(e.Account)}}, field{"Occurred", []cell{r.at(e.OccurredAt)}},
+		field{"Received", []cell{r.at(e.ReceivedAt)}}, field{"Stored", []cell{r.at(e.StoredAt)}},
+		field{"Origin", []cell{text(e.Origin)}}, field{"API version", []cell{code(e.APIVersion)}})
 	if e.DeliveryID != e.ID && e.DeliveryID != 0 {
 		fields = append(fields, field{"Delivery", []cell{codeLink(id(e.DeliveryID), eventPath(e.DeliveryID)),
 			text(fmt.Sprintf("event %d of its batch", e.DeliveryIndex+1))}})
 	}
 	return block{ID: "receipt", Heading: "Receipt", Fields: fields}
-}
-
-// neighborFields link to the events of the same object before and after this one.
-func neighborFields(e *events.EventDetail) (all []field) {
-	if e.PreviousEvent != 0 {
-		c := codeLink(id(e.PreviousEvent), eventPath(e.PreviousEvent))
-		c.Key = "["
-		all = append(all, field{"Event before", []cell{c}})
-	}
-	if e.NextEvent != 0 {
-		c := codeLink(id(e.NextEvent), eventPath(e.NextEvent))
-		c.Key = "]"
-		all = append(all, field{"Event after", []cell{c}})
-	}
-	return all
 }
 
 func verificationBlock(r *request, e *events.EventDetail) block {
@@ -264,15 +234,11 @@ func outcomeBlock(r *request, e *events.EventDetail) block {
 		"Attempts"}, Empty: "There is no outcome yet. A processor applies the event when it reads it from the stream."}
 	for i := range e.Outcomes {
 		o := &e.Outcomes[i]
-		run := text("live")
-		if o.Run != events.LiveRun {
-			run = link(id(o.Run), path("runs", id(o.Run)))
-		}
 		at := r.at(o.At)
 		if !o.Due.IsZero() {
 			at.Sub = "next attempt " + r.shortTime(o.Due.Time).Text
 		}
-		t.Rows = append(t.Rows, []cell{run, badge(o.Status), text(o.Reason), versionCell(o.Version),
+		t.Rows = append(t.Rows, []cell{runCell(o.Run), badge(o.Status), text(o.Reason), versionCell(o.Version),
 			decidedByCell(o), at, number(o.Attempts)})
 	}
 	return block{ID: "outcomes", Heading: "Outcomes", Table: t}
@@ -297,14 +263,7 @@ func decidedByCell(o *events.Outcome) cell {
 }
 
 func effectBlock(r *request, all []effects.Effect) block {
-	t := &table{Columns: []string{"Effect", "Rule", "State", "Planned"}}
-	for i := range all {
-		f := &all[i]
-		t.Rows = append(t.Rows, []cell{codeLink(id(f.ID), path("effects", id(f.ID))), text(f.Rule),
-			badge(string(f.State)),
-			r.at(f.PlannedAt)})
-	}
-	return block{ID: "effects", Heading: "Effects", Table: t}
+	return block{ID: "effects", Heading: "Effects", Table: effectList.embed(r, all, "")}
 }
 
 func deliveryBlock(all []events.DeliveryMember) block {
@@ -312,21 +271,14 @@ func deliveryBlock(all []events.DeliveryMember) block {
 	for i := range all {
 		m := &all[i]
 		t.Rows = append(t.Rows, []cell{number(m.DeliveryIndex + 1), codeLink(id(m.ID), eventPath(m.ID)),
-			text(m.EventType),
-			code(m.EventID)})
+			text(m.EventType), code(m.EventID)})
 	}
 	return block{ID: "delivery", Heading: "Other events of the same delivery", Table: t}
 }
 
 func conflictBlock(r *request, all []events.Conflict) block {
-	t := &table{Columns: []string{"Conflict", "Received", "Type"}}
-	for i := range all {
-		c := &all[i]
-		t.Rows = append(t.Rows, []cell{codeLink(id(c.ID), path("conflicts", id(c.ID))), r.at(c.ReceivedAt),
-			text(c.EventType)})
-	}
 	return block{ID: "conflicts", Heading: "Conflicts", Text: "Later deliveries had the same event key and different " +
-		"content. The stored event does not change.", Table: t}
+		"content. The stored event does not change.", Table: conflictList.embed(r, all, "")}
 }
 
 func liveOutcome(e *events.EventDetail) *events.Outcome {

@@ -9,10 +9,7 @@ import (
 
 // failuresPage groups the events that could not be applied by the reason of their failure.
 func failuresPage(ctx context.Context, r *request) (*view, error) {
-	texts, err := queryTexts(r.URL)
-	if err != nil {
-		return nil, err
-	}
+	texts := r.texts
 	var p operations.FailureParams
 	if err := operations.Parse(&p, texts); err != nil {
 		return nil, err

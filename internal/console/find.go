@@ -12,8 +12,7 @@ import (
 func findPage(ctx context.Context, r *request) (*view, error) {
 	q := strings.TrimSpace(r.URL.Query().Get("q"))
 	v := &view{Title: "Find", Text: "Enter an id of Postern or of the provider, or the name of a source or schedule. " +
-		"A " +
-		"number may follow the kind of thing: run 3."}
+		"A number may follow the kind of thing: run 3."}
 	if q == "" {
 		return v, nil
 	}
@@ -25,11 +24,10 @@ func findPage(ctx context.Context, r *request) (*view, error) {
 		return nil, &redirectError{foundPath(&found.Items[0])}
 	}
 	v.Title = fmt.Sprintf("Found: %d", len(found.Items))
-	t := &table{Columns: []string{"Kind", "Id", "Source", "Description", "Time"},
-		Empty: "Nothing has the id " + visible(q) + ". Rejected deliveries have no event: see the rejections of " +
-			"their " +
-			"source. An event that retention dropped is found by its id of Postern only.",
-		Command: commandLine("find "+quote(q), nil), Curl: curlLine(r, "/api/v1/find", map[string]string{"q": q})}
+	t := &table{Columns: []string{"Kind", "Id", "Source", "Description", "Time"}, Empty: "Nothing has the id " +
+		visible(q) + ". Rejected deliveries have no event: see the rejections of their source. An event that " +
+		"retention dropped is found by its id of Postern only.", Command: commandLine("find "+quote(q), nil),
+		Curl: curlLine(r, "/api/v1/find", map[string]string{"q": q})}
 	for i := range found.Items {
 		f := &found.Items[i]
 		t.Rows = append(t.Rows, []cell{text(f.Kind), codeLink(f.ID, foundPath(f)), text(f.Source), text(f.Title),

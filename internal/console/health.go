@@ -24,7 +24,7 @@ var healthBlocks = []func(ctx context.Context, r *request) ([]block, error){proc
 // healthPage shows the state of the instance. A block that cannot be read says so, and the others
 // stay.
 func healthPage(ctx context.Context, r *request) (*view, error) {
-	if err := noParams(r.URL); err != nil {
+	if err := noParams(r); err != nil {
 		return nil, err
 	}
 	v := &view{Title: "Health", Text: "Processes, checks, backlogs and spools of this instance.",
@@ -77,8 +77,7 @@ func backlogBlocks(ctx context.Context, r *request) ([]block, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := block{ID: "backlog", Heading: "Backlog", Table: &table{Columns: []string{"Backlog", "Number", "Oldest " +
-		"since",
+	b := block{ID: "backlog", Heading: "Backlog", Table: &table{Columns: []string{"Backlog", "Number", "Oldest since",
 		"Age"}, Command: "postern stream status", Curl: curlLine(r, "/api/v1/stream", nil)}}
 	for _, n := range []struct {
 		name  string
@@ -177,11 +176,9 @@ func spoolBlocks(ctx context.Context, r *request) ([]block, error) {
 		return nil, err
 	}
 	b := block{ID: "spools", Heading: "Spools", Text: "Deliveries on the disks of gateways, from times without a " +
-		"database.",
-		Table: &table{Columns: []string{"Spool", "Location", "Deliveries", "Size", "Oldest", "Reported", "Redactions " +
-			"that wait"},
-			Empty:   "No gateway has registered a spool.",
-			Command: "postern spool list", Curl: curlLine(r, "/api/v1/spools", nil)}}
+		"database.", Table: &table{Columns: []string{"Spool", "Location", "Deliveries", "Size", "Oldest", "Reported",
+		"Redactions that wait"}, Empty: "No gateway has registered a spool.", Command: "postern spool list",
+		Curl: curlLine(r, "/api/v1/spools", nil)}}
 	for i := range found.Items {
 		s := &found.Items[i]
 		b.Table.Rows = append(b.Table.Rows, spoolRow(r, s))

@@ -4,7 +4,7 @@ import "context"
 
 // helpPage explains the keys and the words, and names the pages of the documentation.
 func helpPage(_ context.Context, r *request) (*view, error) {
-	if err := noParams(r.URL); err != nil {
+	if err := noParams(r); err != nil {
 		return nil, err
 	}
 	v := &view{Title: "Help", Text: "The keys and words of this console, and where the documentation has more."}
@@ -31,9 +31,8 @@ func helpPage(_ context.Context, r *request) (*view, error) {
 		docs.Rows = append(docs.Rows, []cell{code(d[0]), text(d[1])})
 	}
 	v.Blocks = []block{{ID: "keys", Heading: "Keys", Text: "Keys need script. Every page works without it.",
-		Table: keys},
-		{ID: "words", Heading: "Words", Table: words}, {ID: "documentation", Heading: "Documentation",
-			Text: "These pages are in the folder docs of the source code of this version.", Table: docs}}
+		Table: keys}, {ID: "words", Heading: "Words", Table: words}, {ID: "documentation", Heading: "Documentation",
+		Text: "These pages are in the folder docs of the source code of this version.", Table: docs}}
 	return v, nil
 }
 

@@ -102,11 +102,7 @@ func historyRow(r *request, name operations.ObjectName, h *operations.HistoryIte
 
 // atPath is the page of the state at a time; order is "" for the order of application.
 func atPath(name operations.ObjectName, at time.Time, order string) string {
-	account := ""
-	if name.Account != nil {
-		account = *name.Account
-	}
-	return query(path("objects", name.Source, name.Type, name.ID, "at"), "account", account, "time",
+	return query(path("objects", name.Source, name.Type, name.ID, "at"), "account", accountOf(name), "time",
 		at.UTC().Format(time.RFC3339Nano), "order", order)
 }
 
@@ -136,11 +132,15 @@ func changeCell(name operations.ObjectName, h *operations.HistoryItem) cell {
 // diffPath is the page that compares two events of an object. Without from it is the event that was
 // applied before, without to the present object.
 func diffPath(name operations.ObjectName, from, to string) string {
-	account := ""
-	if name.Account != nil {
-		account = *name.Account
+	return query(path("objects", name.Source, name.Type, name.ID, "diff"), "account", accountOf(name), "from", from,
+		"to", to)
+}
+
+func accountOf(name operations.ObjectName) string {
+	if name.Account == nil {
+		return ""
 	}
-	return query(path("objects", name.Source, name.Type, name.ID, "diff"), "account", account, "from", from, "to", to)
+	return *name.Account
 }
 
 // compareBlock is the form that compares two events of an object.
@@ -163,10 +163,7 @@ func compareBlock(r *request, name operations.ObjectName, items []operations.His
 
 // diffPage lists the values in which two states of an object differ.
 func diffPage(ctx context.Context, r *request) (*view, error) {
-	texts, err := queryTexts(r.URL)
-	if err != nil {
-		return nil, err
-	}
+	texts := r.texts
 	name := r.objectName()
 	d, err := operations.DiffHistory(ctx, r.c.Pages, r.c.endpoints(), operations.HistoryDiffParams{ObjectName: name,
 		From: texts["from"], To: texts["to"]})
@@ -174,14 +171,12 @@ func diffPage(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	v := &view{Kind: visible(name.Type + " " + name.ID + " of source " + name.Source), Title: "Differences of two " +
-		"states",
-		Text: "The states are as the source reads the events now.", Notes: append(diffNotes(d.From),
-			diffNotes(d.To)...)}
+		"states", Text: "The states are as the source reads the events now.", Notes: append(diffNotes(d.From),
+		diffNotes(d.To)...)}
 	before, after := "Nothing before", "Present object"
 	sides := block{ID: "states", Fields: []field{{"Object", []cell{r.objectCell(name.Source, texts["account"],
-		name.Type,
-		name.ID)}}, {"Before", []cell{text("no event was applied before")}}, {"After", []cell{text("the present " +
-		"object")}}}}
+		name.Type, name.ID)}}, {"Before", []cell{text("no event was applied before")}}, {"After",
+		[]cell{text("the present object")}}}}
 	if d.From != nil {
 		before, sides.Fields[1].Cells = "Before", historyEventCells(r, d.From)
 	}
@@ -227,10 +222,7 @@ func historyEventCells(r *request, h *operations.HistoryEvent) []cell {
 
 // objectAtPage shows the state that the mirror had of an object at a time.
 func objectAtPage(ctx context.Context, r *request) (*view, error) {
-	texts, err := queryTexts(r.URL)
-	if err != nil {
-		return nil, err
-	}
+	texts := r.texts
 	p := operations.ObjectAtParams{ObjectName: r.objectName()}
 	delete(texts, "account")
 	if err := operations.Parse(&p, texts, "source", "type", "id", "account"); err != nil {
@@ -240,10 +232,9 @@ func objectAtPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{Kind: visible(p.Type + " " + p.ID + " of source " + p.Source), Title: "State " +
-		"at " + r.at(found.Time).Text,
-		Text:  "The state in the last event that was applied until then, as the source reads the event now.",
-		Notes: diffNotes(&found.Event)}
+	v := &view{Kind: visible(p.Type + " " + p.ID + " of source " + p.Source), Title: "State at " +
+		r.at(found.Time).Text, Text: "The state in the last event that was applied until then, as the source reads " +
+		"the event now.", Notes: diffNotes(&found.Event)}
 	other, label := operations.ByOccurrence, "the state as the provider had it"
 	if found.Order == operations.ByOccurrence {
 		other, label = "", "the state as the mirror had it"

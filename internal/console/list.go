@@ -52,10 +52,7 @@ const liveMark = "live"
 // page returns the page of a list.
 func (l list[P, T]) page() page {
 	return func(ctx context.Context, r *request) (*view, error) {
-		texts, err := queryTexts(r.URL)
-		if err != nil {
-			return nil, err
-		}
+		texts := r.texts
 		live := l.follow != nil && texts[liveMark] == "1"
 		delete(texts, liveMark)
 		var p P
@@ -72,11 +69,8 @@ func (l list[P, T]) page() page {
 				return nil, err
 			}
 		}
-		t := &table{Columns: l.columns, Empty: l.empty, MoreLabel: l.more, Command: commandLine(l.command, texts),
-			Curl: curlLine(r, l.api, texts)}
-		for i := range found.Items {
-			t.Rows = append(t.Rows, l.row(r, &found.Items[i]))
-		}
+		t := &table{Columns: l.columns, Rows: rows(r, found.Items, l.row), Empty: l.empty, MoreLabel: l.more,
+			Command: commandLine(l.command, texts), Curl: curlLine(r, l.api, texts)}
 		if found.Next != "" {
 			next := maps.Clone(texts)
 			next["cursor"] = found.Next
@@ -105,6 +99,11 @@ func (l list[P, T]) page() page {
 		v.Blocks = append(v.Blocks, b)
 		return v, nil
 	}
+}
+
+// embed returns a table of things of the list for another page.
+func (l list[P, T]) embed(r *request, items []T, empty string) *table {
+	return &table{Columns: l.columns, Rows: rows(r, items, l.row), Empty: empty}
 }
 
 // queryTexts returns the parameters of an address. A submitted form leads to the address without
@@ -141,8 +140,7 @@ func encode(texts map[string]string) string {
 var timeSuggestions = []string{"15m", "1h", "6h", "24h", "7d", "30d"}
 
 // makeFilter makes the form of a list from the parameters of its operation.
-func makeFilter(address string, params any, texts map[string]string, main, aliases []string,
-	presets []preset) *filter {
+func makeFilter(address string, params any, texts map[string]string, main, aliases []string, presets []preset) *filter {
 	f := &filter{Path: address}
 	for _, p := range operations.Params(params, "cursor") {
 		if texts[p.Name] == "" && slices.Contains(aliases, p.Name) {

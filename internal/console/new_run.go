@@ -36,10 +36,7 @@ func takeSwitches(texts map[string]string) (s switches) {
 
 // newReplay shows what a replay would select, and starts it.
 func newReplay(ctx context.Context, r *request) (*view, error) {
-	texts, err := queryTexts(r.URL)
-	if err != nil {
-		return nil, err
-	}
+	texts := r.texts
 	on := takeSwitches(texts)
 	var p operations.ReplayParams
 	if err := operations.Parse(&p, texts); err != nil {
@@ -51,11 +48,9 @@ func newReplay(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Kind: "New run", Title: "Replay events", Text: "A replay applies stored events again. Choose the " +
 		"events, check the preview, then start the run below."}
-	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type", "object_type", "object_id", "status", "since",
-		"until",
-		"mode"}, nil, nil)
-	dropInputs(f, "reason", "idempotency_key", "rate", "limit")
-	if err := r.offerSources(ctx, f.Main); err != nil {
+	f, err := r.runFilter(ctx, p, []string{"source", "type", "object_type", "object_id", "status", "since",
+		"until", "mode"}, "rate")
+	if err != nil {
 		return nil, err
 	}
 	size, err := operations.PreviewReplay(ctx, r.c.Pages, params, on.exact)
@@ -91,8 +86,7 @@ func (r *request) replayForm(texts map[string]string, p *operations.ReplayParams
 	return block{ID: "start", Actions: []action{r.form(action{Label: "Start the replay", Open: true,
 		Text: replayText(o), Danger: o.Mode == replay.Force, Reason: "optional", Path: replaysPath,
 		Values: absoluteTimes(selection, &p.EventSelection), Inputs: []input{rateInput(texts["rate"]), keyInput()},
-		Expected: expected, Typed: expected >= typedFrom || o.Mode == replay.Force,
-		Then: Prefix + "runs/{run}"})}}
+		Expected: expected, Typed: expected >= typedFrom || o.Mode == replay.Force, Then: Prefix + "runs/{run}"})}}
 }
 
 func replayText(o *replay.Params) string {
@@ -112,8 +106,7 @@ func rateInput(value string) input {
 func absoluteTimes(texts map[string]string, p *operations.EventSelection) []value {
 	texts = maps.Clone(texts)
 	for name, t := range map[string]operations.Time{"since": p.Since, "until": p.Until,
-		"occurred_since": p.OccurredSince,
-		"occurred_until": p.OccurredUntil} {
+		"occurred_since": p.OccurredSince, "occurred_until": p.OccurredUntil} {
 		if !t.IsZero() {
 			texts[name] = t.Time().UTC().Format(time.RFC3339Nano)
 		}
@@ -126,8 +119,7 @@ func timedOut(err error) bool { return errors.Is(err, context.DeadlineExceeded) 
 func uncounted(r *request, texts map[string]string) note {
 	back := link("back to the estimate", r.with(texts))
 	return note{Tone: "warning", Text: "The number could not be counted in 10 s. Narrow the selection, or use the " +
-		"estimate:",
-		Link: &back}
+		"estimate:", Link: &back}
 }
 
 // sizeBlock says how many events are selected.
@@ -175,9 +167,7 @@ func firstEvents(ctx context.Context, r *request, f *events.Filter) (block, erro
 			b.Table.Empty = "None of the newest 10,000 events fits. Older ones may fit."
 		}
 	}
-	for i := range items {
-		b.Table.Rows = append(b.Table.Rows, eventRow(r, &items[i]))
-	}
+	b.Table.Rows = rows(r, items, eventRow)
 	return b, nil
 }
 
@@ -196,9 +186,8 @@ func replayStays(o *replay.Params) block {
 	if o.Publish {
 		return stayBlock("The mirror stays as it is: the events are only published to postern.replays.")
 	}
-	return stayBlock("An object whose stored state is newer than an event stays as it is.",
-		"Redacted events have no content. They are counted as ignored.",
-		"Days that retention has dropped are not in the log any more.",
+	return stayBlock("An object whose stored state is newer than an event stays as it is.", "Redacted events have no "+
+		"content. They are counted as ignored.", "Days that retention has dropped are not in the log any more.",
 		"Events that arrive after the start of the run are not part of it.")
 }
 
@@ -290,10 +279,7 @@ func changeRows(r *request, d *apply.Difference) (rows [][]cell) {
 
 // newRetry shows which failed and dead events a retry would select, and starts it.
 func newRetry(ctx context.Context, r *request) (*view, error) {
-	texts, err := queryTexts(r.URL)
-	if err != nil {
-		return nil, err
-	}
+	texts := r.texts
 	on := takeSwitches(texts)
 	var p operations.RetryParams
 	if err := operations.Parse(&p, texts); err != nil {
@@ -305,11 +291,9 @@ func newRetry(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Kind: "New run", Title: "Retry failed events", Text: "A retry applies failed and dead events again. " +
 		"Fix the cause first, or they fail again."}
-	f := makeFilter(r.URL.Path, p, texts, []string{"source", "status", "failure", "type", "object_type", "object_id",
-		"since",
-		"until"}, nil, nil)
-	dropInputs(f, "reason", "idempotency_key", "rate", "limit")
-	if err := r.offerSources(ctx, f.Main); err != nil {
+	f, err := r.runFilter(ctx, p, []string{"source", "status", "failure", "type", "object_type", "object_id",
+		"since", "until"}, "rate")
+	if err != nil {
 		return nil, err
 	}
 	size, err := params.Preview(ctx, r.c.Pages, on.exact)
@@ -356,10 +340,8 @@ func (r *request) retryForm(texts map[string]string, p *operations.RetryParams, 
 // firstFailures lists the oldest events of a retry with their failures.
 func firstFailures(ctx context.Context, r *request, o *replay.RetryParams) (block, error) {
 	b := block{ID: "events", Heading: fmt.Sprintf("The oldest %d", previewRows),
-		Table: &table{Columns: []string{"Event",
-			"Type", "Object", "Outcome", "Failure", "At", "Attempts"},
-			Empty: "No failed or dead event matches the filter, so " +
-				"there is nothing to do."}}
+		Table: &table{Columns: []string{"Event", "Type", "Object", "Outcome", "Failure", "At", "Attempts"},
+			Empty: "No failed or dead event matches the filter, so there is nothing to do."}}
 	var ids []int64
 	for cursor, read := int64(0), 0; len(ids) == 0 && cursor < math.MaxInt64 && read < 10; read++ {
 		var err error
@@ -388,10 +370,7 @@ func firstFailures(ctx context.Context, r *request, o *replay.RetryParams) (bloc
 
 // newRebuild shows how much a rebuild would read, and starts it.
 func newRebuild(ctx context.Context, r *request) (*view, error) {
-	texts, err := queryTexts(r.URL)
-	if err != nil {
-		return nil, err
-	}
+	texts := r.texts
 	on := takeSwitches(texts)
 	var p operations.RebuildParams
 	if err := operations.Parse(&p, texts, "swap"); err != nil {
@@ -399,9 +378,8 @@ func newRebuild(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Kind: "New run", Title: "Rebuild objects", Text: "A rebuild makes the objects of a source again from " +
 		"the log, alongside the live ones. Then its page shows a comparison, and offers the swap."}
-	f := makeFilter(r.URL.Path, p, texts, []string{"source", "type"}, nil, nil)
-	dropInputs(f, "object_type", "reason", "idempotency_key", "swap", "limit")
-	if err := r.offerSources(ctx, f.Main); err != nil {
+	f, err := r.runFilter(ctx, p, []string{"source", "type"}, "object_type", "swap")
+	if err != nil {
 		return nil, err
 	}
 	v.Blocks = []block{{Filter: f}}
@@ -432,12 +410,11 @@ func newRebuild(ctx context.Context, r *request) (*view, error) {
 	}
 	unfinished := slices.DeleteFunc(others.Items, func(run runs.Run) bool { return run.Status.Ended() })
 	v.Blocks = append(v.Blocks, sizeBlock(r, texts, &size.Preview), block{ID: "open", Heading: "Open rebuilds",
-		Table: runTable(r, unfinished, "No other rebuild is open. A source can have one at a time.")},
-		stayBlock("The live objects stay as they are until an operator swaps.", "No effect happens.",
-			"Objects whose events retention has dropped are taken from their retained state."),
-		block{ID: "start", Actions: []action{r.form(action{Label: "Start the rebuild", Open: true, Text: "A " +
-			"processor stages the objects. Nothing changes before the swap.", Reason: "optional",
-			Path:   "/api/v1/rebuilds",
-			Values: valuesOf(texts), Inputs: []input{keyInput()}, Then: Prefix + "runs/{run}"})}})
+		Table: runList.embed(r, unfinished, "No other rebuild is open. A source can have one at a time.")},
+		stayBlock("The live objects stay as they are until an operator swaps.", "No effect happens.", "Objects whose "+
+			"events retention has dropped are taken from their retained state."), block{ID: "start",
+			Actions: []action{r.form(action{Label: "Start the rebuild", Open: true, Text: "A processor stages the " +
+				"objects. Nothing changes before the swap.", Reason: "optional", Path: "/api/v1/rebuilds",
+				Values: valuesOf(texts), Inputs: []input{keyInput()}, Then: Prefix + "runs/{run}"})}})
 	return v, nil
 }

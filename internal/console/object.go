@@ -58,9 +58,8 @@ func objectPage(ctx context.Context, r *request) (*view, error) {
 		v.Blocks = append(v.Blocks, blocks...)
 	}
 	if !o.Redacted {
-		v.Blocks = append(v.Blocks, block{ID: "state", Heading: "State",
-			Document: newDocument(o.State, r.URL.EscapedPath()+"?"+encode(map[string]string{"account": o.Account,
-				"download": ""}))})
+		v.Blocks = append(v.Blocks, block{ID: "state", Heading: "State", Document: newDocument(o.State,
+			r.URL.EscapedPath()+"?"+encode(map[string]string{"account": o.Account, "download": ""}))})
 	}
 	return v, nil
 }
@@ -199,10 +198,8 @@ func (r *request) refetchBlock(q *refetch.Request) block {
 		requested = append(requested, text("by "+q.RequestedBy))
 	}
 	fields := []field{{"Reason", []cell{text(label(q.Reason))}}, {"Requested", requested},
-		{"Next attempt", []cell{r.refetchDue(q)}}, {"Failed attempts", []cell{text(groupDigits(int64(q.Attempts)))}}}
-	if q.Error != "" {
-		fields = append(fields, field{"Last error", []cell{text(q.Error)}})
-	}
+		{"Next attempt", []cell{r.refetchDue(q)}}, {"Failed attempts", []cell{text(groupDigits(int64(q.Attempts)))}},
+		{"Last error", []cell{text(q.Error)}}}
 	cancel := r.objectForm(&versioning.View{Source: q.Source, Account: q.Account, ObjectType: q.ObjectType,
 		ObjectID: q.ObjectID}, action{Label: "Cancel the refetch", Path: "/api/v1/refetches/cancel", Reason: "optional",
 		Text: "An attempt that is in progress continues. The mirror requests a refetch again if it needs one."})
@@ -220,28 +217,20 @@ func (r *request) objectForm(o *versioning.View, a action) action {
 }
 
 func objectFields(r *request, o *versioning.View) block {
-	fields := []field{{"Source", []cell{link(o.Source, path("sources", o.Source))}},
-		{"Type", []cell{link(o.ObjectType, query(path("objects"), "source", o.Source, "type", o.ObjectType))}},
-		{"Id", []cell{code(o.ObjectID)}}}
-	if o.Account != "" {
-		fields = append(fields, field{"Account", []cell{code(o.Account)}})
-	}
 	version := text("none yet")
 	if o.Version != versioning.NoVersion {
 		version = versionTime(o.Version, r.time)
 	}
-	fields = append(fields, field{"Version", []cell{version}}, field{"Revision", []cell{text(groupDigits(o.Revision))}})
-	if o.LastEventID != 0 {
-		fields = append(fields, field{"Decided by", []cell{r.eventCell(o.LastEventID)}})
-	}
 	selection := []string{"source", o.Source, "account", o.Account, "object_type", o.ObjectType, "object_id",
 		o.ObjectID}
-	return block{ID: "object", Fields: append(fields, field{"Rule", []cell{text(fmt.Sprintf("version %d",
-		o.RuleVersion))}},
-		field{"Created", []cell{r.at(o.CreatedAt)}}, field{"Updated", []cell{r.at(o.UpdatedAt)}},
-		field{"See also", []cell{link("its events", query(path("events"), selection...)),
-			link("its outcomes", query(path("outcomes"), selection...)), link("its last change", query(path("objects",
-				o.Source, o.ObjectType, o.ObjectID, "diff"), "account", o.Account))}})}
+	return block{ID: "object", Fields: []field{{"Source", []cell{link(o.Source, path("sources", o.Source))}},
+		{"Type", []cell{link(o.ObjectType, query(path("objects"), "source", o.Source, "type", o.ObjectType))}},
+		{"Id", []cell{code(o.ObjectID)}}, {"Account", []cell{code(o.Account)}}, {"Version", []cell{version}},
+		{"Revision", []cell{text(groupDigits(o.Revision))}}, {"Decided by", []cell{r.eventCell(o.LastEventID)}},
+		{"Rule", []cell{text(fmt.Sprintf("version %d", o.RuleVersion))}}, {"Created", []cell{r.at(o.CreatedAt)}},
+		{"Updated", []cell{r.at(o.UpdatedAt)}}, {"See also", []cell{link("its events", query(path("events"),
+			selection...)), link("its outcomes", query(path("outcomes"), selection...)), link("its last change",
+			query(path("objects", o.Source, o.ObjectType, o.ObjectID, "diff"), "account", o.Account))}}}}
 }
 
 // shownEffects is how many effects of an object its page shows.

@@ -12,8 +12,7 @@ import (
 
 // activityText explains the charts.
 const activityText = "The charts count what the processes reported, with a delay of up to 10 s. After a crash, the " +
-	"counts " +
-	"of the last 10 s are missing."
+	"counts of the last 10 s are missing."
 
 // overviewRefresh is the number of seconds after which the overview is read again.
 const overviewRefresh = 10
@@ -109,8 +108,7 @@ func (r *request) activityCharts(ctx context.Context, source, since string) ([]b
 			a.series("unchanged, stale, ignored", "", "",
 				func(c *activity.Counts) int64 { return c.Unchanged + c.Stale + c.Ignored }),
 			a.series("ambiguous, failed", "warning", "", func(c *activity.Counts) int64 {
-				return c.Ambiguous +
-					c.Failed
+				return c.Ambiguous + c.Failed
 			}),
 			a.series("dead", "bad", "", func(c *activity.Counts) int64 { return c.Dead })})}}}, nil
 }
@@ -159,8 +157,7 @@ func (r *request) processesBlock(ctx context.Context) (block, error) {
 		return block{}, err
 	}
 	t := &table{Columns: []string{"Process", "State", "Version", "Started", "Configuration loaded", "Admin address"},
-		Empty: "No process has reported itself in the last hour.",
-		Curl:  curlLine(r, "/api/v1/processes", nil)}
+		Empty: "No process has reported itself in the last hour.", Curl: curlLine(r, "/api/v1/processes", nil)}
 	digests := map[string]bool{}
 	for i := range page.Items {
 		p := &page.Items[i]
@@ -180,8 +177,7 @@ func (r *request) processesBlock(ctx context.Context) (block, error) {
 	b := block{ID: "processes", Heading: "Processes", Table: t}
 	if len(digests) > 1 {
 		b.Notes = []note{{Tone: "warning", Text: "The processes have different configurations. Compare the times at " +
-			"which " +
-			"they were loaded, and restart or reload the oldest one."}}
+			"which they were loaded, and restart or reload the oldest one."}}
 	}
 	return b, nil
 }

@@ -107,9 +107,8 @@ func reconciliationPage(ctx context.Context, r *request) (*view, error) {
 
 func newestScanBlock(r *request, newest []runs.Run) block {
 	t := &table{Columns: []string{"Run", "Status", "Request", "Checked", "Missing", "Mirror older", "Content differs",
-		"Orphans",
-		"Repaired",
-		"Unrepaired", "Created"}, Empty: "No reconciliation has run yet. Start one with the link above."}
+		"Orphans", "Repaired", "Unrepaired", "Created"}, Empty: "No reconciliation has run yet. Start one with the " +
+		"link above."}
 	for i := range newest {
 		run := &newest[i]
 		n := run.Counts
@@ -118,8 +117,7 @@ func newestScanBlock(r *request, newest []runs.Run) block {
 			unrepaired.Tone, unrepaired.Badge = "warning", true
 		}
 		t.Rows = append(t.Rows, []cell{codeLink(id(run.ID), runPath(run.ID)), runBadge(run), shorten(describeRun(run),
-			100),
-			number(n[replay.Processed]), number(n[objectscan.Missing]), number(n[objectscan.MirrorOlder]),
+			100), number(n[replay.Processed]), number(n[objectscan.Missing]), number(n[objectscan.MirrorOlder]),
 			number(n[objectscan.ContentDiffers]), number(n[objectscan.Orphans]), number(n[objectscan.Repaired]),
 			unrepaired, r.shortTime(run.CreatedAt.Time)})
 	}
@@ -128,63 +126,40 @@ func newestScanBlock(r *request, newest []runs.Run) block {
 
 // refetchBlock shows the objects that wait for a refetch, the suspended ones first.
 func refetchBlock(r *request, all []refetch.Request, more bool) block {
-	b := block{ID: "refetches", Heading: "Pending refetches", Table: &table{Columns: []string{"Object", "Source",
-		"State",
-		"Due", "Attempts", "Why", "Requested", "Last error"}, Empty: "No object waits for a refetch.",
-		Command: "postern refetches list", Curl: curlLine(r, "/api/v1/refetches", nil)}}
-	suspended := 0
-	slices.SortStableFunc(all, func(a, b refetch.Request) int { return cmp.Compare(order(&a), order(&b)) })
-	for i := range all {
-		q := &all[i]
-		state, due := badge("pending"), r.shortTime(q.Due.Time)
+	slices.SortStableFunc(all, func(a, b refetch.Request) int {
 		switch {
-		case q.Suspended:
-			suspended++
-			state = cell{Text: "suspended", Badge: true, Tone: "warning"}
-		case q.LeaseOwner != "":
-			state = badge("running")
+		case a.Suspended == b.Suspended:
+			return 0
+		case a.Suspended:
+			return -1
 		}
-		why := shorten(q.Reason, 80)
-		why.Sub = visible(q.RequestedBy)
-		b.Table.Rows = append(b.Table.Rows, []cell{r.objectCell(q.Source, q.Account, q.ObjectType, q.ObjectID),
-			text(q.Source), state, due, number(q.Attempts), why, r.shortTime(q.RequestedAt.Time), shorten(q.Error,
-				120)})
-	}
-	if suspended > 0 {
-		b.Notes = append(b.Notes, note{Tone: "warning", Text: plural(suspended, "refetch is",
-			"refetches are") + " suspended: no further attempt is made. Open the object to request a refetch again, " +
-			"or to cancel it."})
+		return 1
+	})
+	b := block{ID: "refetches", Heading: "Pending refetches", Table: refetchList.embed(r, all, "No object waits for a "+
+		"refetch."), Folded: len(all) == 0}
+	b.Table.Command, b.Table.Curl = "postern refetches list", curlLine(r, "/api/v1/refetches", nil)
+	if len(all) > 0 && all[0].Suspended {
+		b.Notes = append(b.Notes, note{Tone: "warning", Text: "No further attempt is made for a suspended refetch. " +
+			"Open the object to request a refetch again, or to cancel it."})
 	}
 	if more {
 		b.Notes = append(b.Notes, note{Tone: "info", Text: fmt.Sprintf("The list shows the first %d.", shownRefetches)})
 	}
-	b.Folded = len(all) == 0
 	return b
-}
-
-func order(q *refetch.Request) int {
-	if q.Suspended {
-		return 0
-	}
-	return 1
 }
 
 // newReconciliation shows what a reconciliation would do, and starts it.
 func newReconciliation(ctx context.Context, r *request) (*view, error) {
-	texts, err := queryTexts(r.URL)
-	if err != nil {
-		return nil, err
-	}
+	texts := r.texts
 	var p operations.ReconcileParams
 	if err := operations.Parse(&p, texts); err != nil {
 		return nil, err
 	}
 	v := &view{Kind: "New run", Title: "Reconcile", Text: "Compares the log or the mirror with the provider's API, " +
 		"and adds what is missing. Choose what to compare, then start the run below."}
-	f := makeFilter(r.URL.Path, p, texts, []string{"source", "account", "object_type", "object_id", "objects", "full",
-		"since", "until", "dry_run"}, nil, nil)
-	dropInputs(f, "type", "reason", "idempotency_key", "limit")
-	if err := r.offerSources(ctx, f.Main); err != nil {
+	f, err := r.runFilter(ctx, p, []string{"source", "account", "object_type", "object_id", "objects", "full", "since",
+		"until", "dry_run"}, "type")
+	if err != nil {
 		return nil, err
 	}
 	v.Blocks = []block{{Filter: f}}
@@ -197,12 +172,9 @@ func newReconciliation(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	preview := block{ID: "preview", Heading: "What the run does", Text: describeReconcileParams(&p), Table: &table{
-		Columns: completenessList.columns, Empty: "Nothing of this source is known to be complete yet, so the run " +
-			"reads as far back as the provider lists."}}
-	for i := range found.Items {
-		preview.Table.Rows = append(preview.Table.Rows, completenessRow(r, &found.Items[i]))
-	}
+	preview := block{ID: "preview", Heading: "What the run does", Text: describeReconcileParams(&p),
+		Table: completenessList.embed(r, found.Items, "Nothing of this source is known to be complete yet, so the run "+
+			"reads as far back as the provider lists.")}
 	start := block{ID: "start", Actions: []action{r.form(action{Label: "Start the reconciliation", Open: true,
 		Text: "A processor executes the run. Its calls count against the rate budget of the API.", Reason: "optional",
 		Path: "/api/v1/reconciliations", Values: valuesOf(texts), Inputs: []input{keyInput()},
@@ -257,11 +229,14 @@ func stayBlock(sentences ...string) block {
 	return block{ID: "stays", Heading: "What stays as it is", Text: strings.Join(sentences, " ")}
 }
 
-// dropInputs removes controls from a filter.
-func dropInputs(f *filter, names ...string) {
-	f.Others = slices.DeleteFunc(f.Others, func(in input) bool { return slices.Contains(names, in.Name) })
-	f.Main = slices.DeleteFunc(f.Main, func(in input) bool { return slices.Contains(names, in.Name) })
+// runFilter is the form that selects what a new run does. The controls that the form for its start
+// has, and those named in without, are left out.
+func (r *request) runFilter(ctx context.Context, params any, main []string, without ...string) (*filter, error) {
+	f := makeFilter(r.URL.Path, params, r.texts, main, nil, nil)
+	without = append(without, "reason", "idempotency_key", "limit")
+	f.Others = slices.DeleteFunc(f.Others, func(in input) bool { return slices.Contains(without, in.Name) })
 	f.OthersSet = slices.ContainsFunc(f.Others, func(in input) bool { return in.Value != "" })
+	return f, r.offerSources(ctx, f.Main)
 }
 
 // with returns the address of this page with other parameters; "" removes one.

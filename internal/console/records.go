@@ -1,7 +1,6 @@
 package console
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -48,9 +47,8 @@ var objectList = list[operations.ObjectParams, versioning.View]{
 
 func objectRow(r *request, o *versioning.View) []cell {
 	return []cell{r.objectCell(o.Source, o.Account, o.ObjectType, o.ObjectID), link(o.Source, path("sources",
-		o.Source)),
-		shortCode(o.Account), joinBadges(objectFlags(o)), versionTime(o.Version, r.shortTime), number(o.Revision),
-		r.eventCell(o.LastEventID), r.shortTime(o.UpdatedAt.Time)}
+		o.Source)), shortCode(o.Account), joinBadges(objectFlags(o)), versionTime(o.Version, r.shortTime),
+		number(o.Revision), r.eventCell(o.LastEventID), r.shortTime(o.UpdatedAt.Time)}
 }
 
 // joinBadges shows the first of several badges, and the others below it in small letters.
@@ -214,21 +212,18 @@ func (r *request) refetchDue(q *refetch.Request) cell {
 }
 
 func refetchListActions(r *request, p *operations.SourceParams) []action {
-	inputs := []input{{Name: "source", Label: "Source", Kind: "text", Value: p.Source, Required: true},
-		{Name: "type", Label: "Type of the object", Kind: "text", Required: true},
-		{Name: "object_id", Label: "Id of the object", Kind: "text", Required: true},
-		{Name: "account", Label: "Account (if several have the object)", Kind: "text"}}
+	inputs := []input{{Name: "source", Label: "Source", Kind: "text", Value: p.Source, Required: true}, {Name: "type",
+		Label: "Type of the object", Kind: "text", Required: true}, {Name: "object_id", Label: "Id of the object",
+		Kind: "text", Required: true}, {Name: "account", Label: "Account (if several have the object)", Kind: "text"}}
 	return []action{r.form(action{Label: "Request a refetch", Text: "A processor reads the object from the " +
 		"provider's API.", Path: "/api/v1/refetches", Inputs: inputs, Reason: "optional"})}
 }
 
 // describeCount says how many things there are: 1 event, 2 events.
 func describeCount(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
+	stem, ok := strings.CutSuffix(thing, "y")
+	if ok {
+		stem += "ie"
 	}
-	if stem, ok := strings.CutSuffix(thing, "y"); ok {
-		thing = stem + "ie"
-	}
-	return fmt.Sprintf("%s %ss", groupDigits(int64(n)), thing)
+	return plural(n, thing, stem+"s")
 }

@@ -32,12 +32,10 @@ func rejectionPage(ctx context.Context, r *request) (*view, error) {
 		return nil, &download{name: "rejection-" + id(x.ID), body: x.Body}
 	}
 	v := &view{Kind: "Rejection " + id(x.ID), Title: sentenceCase(visible(label(x.Reason))),
-		Text: sentence(x.Explanation),
-		Notes: []note{{Tone: "warning", Text: "This delivery was not verified: anyone can have written it. Nothing " +
-			"of it is in the log."}}}
-	fields := []field{{"Source", []cell{link(x.Source, path("sources", x.Source))}},
-		{"Received", []cell{r.at(x.ReceivedAt)}}, {"Sent from", []cell{code(x.Remote)}},
-		{"Detail", []cell{text(x.Detail)}}}
+		Text: sentence(x.Explanation), Notes: []note{{Tone: "warning", Text: "This delivery was not verified: anyone " +
+			"can have written it. Nothing of it is in the log."}}}
+	fields := []field{{"Source", []cell{link(x.Source, path("sources", x.Source))}}, {"Received",
+		[]cell{r.at(x.ReceivedAt)}}, {"Sent from", []cell{code(x.Remote)}}, {"Detail", []cell{text(x.Detail)}}}
 	size := text(groupDigits(x.Bytes))
 	if x.Truncated {
 		size.Sub = "only a part is stored, so it cannot be verified again"
@@ -86,10 +84,7 @@ func explanationBlock(x *provider.Explanation) block {
 // verifyPage verifies selected rejections again, and offers to reprocess those that are valid now.
 // Only a process with the secrets can do that, so the API of this process is asked.
 func verifyPage(ctx context.Context, r *request) (*view, error) {
-	texts, err := queryTexts(r.URL)
-	if err != nil {
-		return nil, err
-	}
+	texts := r.texts
 	found, err := readAPI[operations.RejectionResults](ctx, r, http.MethodPost, "/api/v1/rejections/verify", texts)
 	if err != nil {
 		return nil, err
@@ -193,9 +188,7 @@ func rejectionGroups(ctx context.Context, r *request, p *operations.RejectionPar
 	if !found.SearchedTo.IsZero() {
 		b.Text = "The groups have the deliveries since " + r.at(found.SearchedTo).Text + "."
 	}
-	for i := range found.Items {
-		b.Table.Rows = append(b.Table.Rows, rejectionGroupRow(r, &found.Items[i]))
-	}
+	b.Table.Rows = rows(r, found.Items, rejectionGroupRow)
 	return []block{b}, nil
 }
 

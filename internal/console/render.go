@@ -8,6 +8,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,9 +113,15 @@ func takeNotice(w http.ResponseWriter, r *request) string {
 	return text
 }
 
+// isEmpty reports whether a field has no value. A page leaves it out.
+func isEmpty(f field) bool {
+	return !slices.ContainsFunc(f.Cells, func(c cell) bool { return c.Text != "" || c.HasBar })
+}
+
 // render writes a page. A template that fails writes nothing of the page.
 func (c *Console) render(w http.ResponseWriter, r *request, status int, v *view) {
 	for i := range v.Blocks {
+		v.Blocks[i].Fields = slices.DeleteFunc(v.Blocks[i].Fields, isEmpty)
 		if t := v.Blocks[i].Table; t != nil && len(v.Blocks) > 1 && t.Label == "" {
 			t.Label = cmp.Or(v.Blocks[i].Heading, v.Title)
 		}

@@ -20,6 +20,8 @@ type request struct {
 	now  time.Time
 	// nonce is in the policy of the response. Scripts, and attributes of htmx, count only with it.
 	nonce string
+	// texts are the parameters of the page.
+	texts map[string]string
 	// badges are how many things wait for an operator, by the address of their page in the menu.
 	badges map[string]int64
 }

@@ -3,12 +3,12 @@ package console
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/retention"
-	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // age is how many days a kind of data is kept; 0: without limit.
@@ -24,7 +24,7 @@ func policyAges(p retention.Policy) []age {
 
 // retentionPage shows the days of the log, and when each kind of data is deleted.
 func retentionPage(ctx context.Context, r *request) (*view, error) {
-	if err := noParams(r.URL); err != nil {
+	if err := noParams(r); err != nil {
 		return nil, err
 	}
 	found, _, err := operations.Retention(ctx, r.c.Pages, r.c.Retention, false)
@@ -79,7 +79,7 @@ func dayBlock(r *request, found *retention.View) block {
 		t.Rows = append(t.Rows, dayRow(&found.Partitions[len(found.Partitions)-1-i]))
 	}
 	all := []series{stay}
-	if len(due.values) > 0 && hasAny(due.values) {
+	if len(due.values) > 0 && slices.Max(due.values) > 0 {
 		all = append(all, due)
 	}
 	c := newChart("Size of each day of the log", titles, all)
@@ -90,15 +90,6 @@ func dayBlock(r *request, found *retention.View) block {
 		c.Legend[0].Total = bytesText(total)
 	}
 	return block{ID: "days", Heading: "Days of the log", Chart: c, Table: t}
-}
-
-func hasAny(values []int64) bool {
-	for _, n := range values {
-		if n > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 func dayRow(p *retention.Partition) []cell {
@@ -139,16 +130,6 @@ func retentionRuns(ctx context.Context, r *request) (block, error) {
 	if err != nil {
 		return block{}, err
 	}
-	return block{ID: "runs", Heading: "Newest runs of retention", Table: runTable(r, last.Items, "Retention has not "+
-		"run "+
-		"yet. A schedule with the job retention, or the setting retention, starts it.")}, nil
-}
-
-// runTable is a table of runs inside another page.
-func runTable(r *request, all []runs.Run, empty string) *table {
-	t := &table{Columns: runList.columns, Empty: empty}
-	for i := range all {
-		t.Rows = append(t.Rows, runRow(r, &all[i]))
-	}
-	return t
+	return block{ID: "runs", Heading: "Newest runs of retention", Table: runList.embed(r, last.Items, "Retention has "+
+		"not run yet. A schedule with the job retention, or the setting retention, starts it.")}, nil
 }

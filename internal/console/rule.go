@@ -36,10 +36,7 @@ func ruleLinks(_ context.Context, r *request, _ *operations.EffectParams) ([]blo
 
 // rulePage shows one effect rule: its effects by state, its configuration, and a backtest.
 func rulePage(ctx context.Context, r *request) (*view, error) {
-	texts, err := queryTexts(r.URL)
-	if err != nil {
-		return nil, err
-	}
+	texts := r.texts
 	var p operations.BacktestParams
 	if err := operations.Parse(&p, texts, "rule"); err != nil {
 		return nil, err

@@ -24,20 +24,15 @@ const openRunRefresh = 2
 
 // runPage shows one run. Its parameters select differences, or a part of the comparison.
 func (c *Console) runPage(ctx context.Context, r *request) (*view, error) {
-	texts, err := queryTexts(r.URL)
-	if err != nil {
-		return nil, err
-	}
+	texts := r.texts
 	if err := checkRunTexts(texts); err != nil {
 		return nil, err
 	}
-	var of struct {
-		Run int64 `json:"id"`
-	}
-	if err := operations.Parse(&of, map[string]string{"id": r.PathValue("id")}); err != nil {
+	n, err := r.pathNumber("run")
+	if err != nil {
 		return nil, err
 	}
-	run, err := runs.Show(ctx, c.Pages, of.Run)
+	run, err := runs.Show(ctx, c.Pages, n)
 	if err != nil {
 		return nil, err
 	}
@@ -147,54 +142,30 @@ func progressBlock(r *request, run *runs.Run) block {
 		}
 		b.Fields = append(b.Fields, field{"Rate", []cell{text(speed)}})
 	}
-	if stage := rebuild.Stage(run); stage != "" {
-		b.Fields = append(b.Fields, field{"Stage", []cell{text(stage)}})
-	}
-	if cells := r.readPosition(run); cells != nil {
-		b.Fields = append(b.Fields, field{"Read up to", cells})
-	}
-	if run.LeaseOwner != "" {
-		b.Fields = append(b.Fields, field{"Executed by", []cell{code(run.LeaseOwner)}})
-	}
-	b.Fields = append(b.Fields, field{"Created", []cell{r.at(run.CreatedAt)}})
-	if !run.StartedAt.IsZero() {
-		b.Fields = append(b.Fields, field{"Started", []cell{r.at(run.StartedAt)}})
-	}
+	b.Fields = append(b.Fields, field{"Stage", []cell{text(rebuild.Stage(run))}}, field{"Read up to",
+		r.readPosition(run)}, field{"Executed by", []cell{code(run.LeaseOwner)}},
+		field{"Created", []cell{r.at(run.CreatedAt)}}, field{"Started", []cell{r.at(run.StartedAt)}})
 	if run.EndedAt.IsZero() {
-		b.Fields = append(b.Fields, field{"Last change", []cell{r.at(run.UpdatedAt),
-			text(agoText(r.now.Sub(run.UpdatedAt.Time)))}})
+		b.Fields = append(b.Fields, field{"Last change", []cell{r.ageCell(run.UpdatedAt)}})
 	} else {
-		b.Fields = append(b.Fields, field{"Ended", []cell{r.at(run.EndedAt)}})
-		if !run.StartedAt.IsZero() {
-			b.Fields = append(b.Fields, field{"Duration", []cell{r.runDuration(run)}})
-		}
+		b.Fields = append(b.Fields, field{"Ended", []cell{r.at(run.EndedAt)}},
+			field{"Duration", []cell{r.runDuration(run)}})
 	}
 	return b
 }
 
 // requestBlock shows who requested a run, why, and who approved it.
 func requestBlock(r *request, run *runs.Run) block {
-	b := block{ID: "request", Heading: "Request", Fields: runValues(run)}
-	b.Fields = append(b.Fields, field{"Actor", []cell{text(run.Actor)}})
-	if run.Schedule != "" {
-		b.Fields = append(b.Fields, field{"Schedule", []cell{link(run.Schedule, path("schedules", run.Schedule))}})
-	}
-	if !run.PlannedAt.IsZero() {
-		b.Fields = append(b.Fields, field{"Planned for", []cell{r.at(run.PlannedAt)}})
-	}
-	if run.Reason != "" {
-		b.Fields = append(b.Fields, field{"Reason", []cell{text(run.Reason)}})
-	}
-	if run.IdempotencyKey != "" {
-		b.Fields = append(b.Fields, field{"Idempotency key", []cell{code(run.IdempotencyKey)}})
-	}
+	b := block{ID: "request", Heading: "Request", Fields: append(runValues(run),
+		field{"Actor", []cell{text(run.Actor)}},
+		field{"Schedule", []cell{link(run.Schedule, schedulePath(run.Schedule))}},
+		field{"Planned for", []cell{r.at(run.PlannedAt)}}, field{"Reason", []cell{text(run.Reason)}},
+		field{"Idempotency key", []cell{code(run.IdempotencyKey)}})}
 	for _, a := range run.Approvals {
 		by := text(a.Actor)
 		by.Sub = visible(a.Reason)
-		b.Fields = append(b.Fields, field{"Approved by", []cell{by, r.at(a.At)}})
-		if a.Message != "" {
-			b.Fields = append(b.Fields, field{"What was approved", []cell{text(a.Message)}})
-		}
+		b.Fields = append(b.Fields, field{"Approved by", []cell{by, r.at(a.At)}},
+			field{"What was approved", []cell{text(a.Message)}})
 	}
 	if len(run.Approvals) == 0 && run.ApprovedBy != "" {
 		by := text(run.ApprovedBy)
@@ -301,11 +272,8 @@ func driftBlocks(ctx context.Context, r *request, run *runs.Run, texts map[strin
 
 func driftBlock(r *request, report *objectscan.DriftReport) block {
 	b := block{ID: "drift", Heading: "Drift by type", Table: &table{Columns: []string{"Type", "Phase", "Checked",
-		"Equal",
-		"Missing", "Mirror older", "Mirror newer", "Content differs", "Orphans", "Not listed", "Repaired", "Unrepaired",
-		"Changes from",
-		"Note"},
-		Empty: "The scan has not reached a type yet."}}
+		"Equal", "Missing", "Mirror older", "Mirror newer", "Content differs", "Orphans", "Not listed", "Repaired",
+		"Unrepaired", "Changes from", "Note"}, Empty: "The scan has not reached a type yet."}}
 	for i := range report.Types {
 		d := &report.Types[i]
 		phase, why := badge(d.Phase), cell{}
@@ -437,8 +405,7 @@ func rebuildActions(r *request, run *runs.Run) []action {
 	}
 	return []action{r.form(action{Label: "Swap", Danger: true, Reason: "optional", Text: "The staged objects replace " +
 		"the live ones. Objects that are only live are removed from the mirror. Read the comparison below first.",
-		Path: "/api/v1/rebuilds/" + id(run.ID) + "/swap", Then: runPath(run.ID)}),
-		r.form(action{Label: "Discard", Danger: true, Reason: "optional", Text: "The staged objects are deleted. The " +
-			"live objects stay as they are.", Path: "/api/v1/rebuilds/" + id(run.ID) + "/discard",
-			Then: runPath(run.ID)})}
+		Path: "/api/v1/rebuilds/" + id(run.ID) + "/swap", Then: runPath(run.ID)}), r.form(action{Label: "Discard",
+		Danger: true, Reason: "optional", Text: "The staged objects are deleted. The live objects stay as they are.",
+		Path: "/api/v1/rebuilds/" + id(run.ID) + "/discard", Then: runPath(run.ID)})}
 }

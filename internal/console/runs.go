@@ -95,13 +95,10 @@ func runBadge(run *runs.Run) cell {
 
 // runDuration is the time from the start of a run to its end, or until now.
 func (r *request) runDuration(run *runs.Run) cell {
-	switch {
-	case run.StartedAt.IsZero():
+	if run.StartedAt.IsZero() {
 		return cell{}
-	case run.EndedAt.IsZero():
-		return text(durationText(r.now.Sub(run.StartedAt.Time)))
 	}
-	return text(durationText(run.EndedAt.Sub(run.StartedAt.Time)))
+	return text(durationText(r.lengthOf(run)))
 }
 
 // shareDone returns how many percent of the expected events a run has processed. ok is false where

@@ -33,15 +33,12 @@ func scheduleRow(r *request, s *runs.ScheduleState) []cell {
 		last = badge(string(s.LastStatus))
 		last.Href, last.Sub = runPath(s.LastRun), "run "+id(s.LastRun)
 	}
-	success := r.at(s.SucceededAt)
-	if !s.SucceededAt.IsZero() {
-		success.Sub = agoText(r.now.Sub(s.SucceededAt.Time))
-	}
 	skipped := number(s.Skipped)
 	if s.Skipped > 0 {
 		skipped.Title = visible(s.SkippedReason)
 	}
-	return []cell{link(s.Name, schedulePath(s.Name)), text(s.Job), timetable, r.nextCell(s), last, success, skipped}
+	return []cell{link(s.Name, schedulePath(s.Name)), text(s.Job), timetable, r.nextCell(s), last,
+		r.ageCell(s.SucceededAt), skipped}
 }
 
 // nextCell shows the next planned time, or why there is none.
@@ -52,18 +49,14 @@ func (r *request) nextCell(s *runs.ScheduleState) cell {
 	case !s.Planned:
 		return cell{Text: "no process plans it", Badge: true, Tone: "bad"}
 	}
-	next := r.at(s.Next)
-	if !s.Next.IsZero() {
-		next.Sub = agoText(r.now.Sub(s.Next.Time))
-	}
-	return next
+	return r.ageCell(s.Next)
 }
 
 // stripRuns is how many runs of a schedule its page shows.
 const stripRuns = 30
 
 func schedulePage(ctx context.Context, r *request) (*view, error) {
-	if err := noParams(r.URL); err != nil {
+	if err := noParams(r); err != nil {
 		return nil, err
 	}
 	s, err := runs.ShowSchedule(ctx, r.c.Pages, r.PathValue("name"))
@@ -87,7 +80,7 @@ func schedulePage(ctx context.Context, r *request) (*view, error) {
 		}
 		v.Blocks = append(v.Blocks, b)
 	}
-	t := runTable(r, last.Items, "The schedule has not started a run yet.")
+	t := runList.embed(r, last.Items, "The schedule has not started a run yet.")
 	t.Command = "postern runs list --schedule " + quote(s.Name)
 	if last.Next != "" {
 		t.More = query(path("runs"), "schedule", s.Name, "cursor", last.Next)
@@ -97,13 +90,7 @@ func schedulePage(ctx context.Context, r *request) (*view, error) {
 }
 
 // noParams rejects the parameters of an address whose page has none.
-func noParams(u *url.URL) error {
-	texts, err := queryTexts(u)
-	if err != nil {
-		return err
-	}
-	return operations.Parse(&struct{}{}, texts)
-}
+func noParams(r *request) error { return operations.Parse(&struct{}{}, r.texts) }
 
 func scheduleSentence(r *request, s *runs.ScheduleState) string {
 	sentence := fmt.Sprintf("Starts the job %s at %s in %s.", s.Job, s.Cron, s.TimeZone)
@@ -147,11 +134,11 @@ func scheduleFields(r *request, s *runs.ScheduleState) []field {
 		fields = append(fields, field{"Last run", []cell{link("run "+id(s.LastRun), runPath(s.LastRun)), last,
 			r.at(s.LastEndedAt)}})
 	}
-	success := []cell{text("never")}
+	success := text("never")
 	if !s.SucceededAt.IsZero() {
-		success = []cell{r.at(s.SucceededAt), text(agoText(r.now.Sub(s.SucceededAt.Time)))}
+		success = r.ageCell(s.SucceededAt)
 	}
-	fields = append(fields, field{"Last success", success})
+	fields = append(fields, field{"Last success", []cell{success}})
 	if s.Skipped > 0 {
 		fields = append(fields, field{"Skipped times", []cell{text(groupDigits(s.Skipped) + ", the last at"),
 			r.at(s.SkippedAt)}}, field{"Why skipped", []cell{text(s.SkippedReason)}})

@@ -55,8 +55,7 @@ func (r *request) sourcesBlock(ctx context.Context, cursor string, active bool) 
 			secrets, endpoint = number(len(s.Settings.Secrets)), code(s.Settings.Endpoint)
 		}
 		t.Rows = append(t.Rows, []cell{link(s.Name, path("sources", s.Name)), text(s.Provider), last, sourceState(s),
-			secrets,
-			endpoint})
+			secrets, endpoint})
 	}
 	if without > 0 {
 		all := link("all sources", path("sources"))
@@ -90,49 +89,47 @@ func sourcePage(ctx context.Context, r *request) (*view, error) {
 	v := &view{Kind: "Source of provider " + s.Provider, Title: s.Name, Lead: []cell{sourceState(&s.Source)}}
 	if !s.Configured {
 		v.Notes = []note{{Tone: "info", Text: "This process does not have the source in its configuration. The " +
-			"console of a " +
-			"gateway shows its settings."}}
+			"console of a gateway shows its settings."}}
 	}
 	v.Blocks = []block{{Fields: []field{
 		{"Events", []cell{link("all its events", query(path("events"), "source", name))}},
 		{"Rejections", []cell{link("its rejections", query(path("rejections"), "source", name))}},
 		{"Objects", []cell{link("its objects", query(path("objects"), "source", name))}},
 		{"Registered", []cell{r.at(s.AddedAt)}}, {"Last event", []cell{r.at(s.LastEventAt)}}}}}
-	if s.AddedAt.IsZero() {
-		return withSettings(r, v, s), nil
+	if !s.AddedAt.IsZero() {
+		charts, err := r.activityCharts(ctx, name, "24h")
+		if err != nil {
+			return nil, err
+		}
+		v.Blocks = append(v.Blocks, charts...)
 	}
-	charts, err := r.activityCharts(ctx, name, "24h")
-	if err != nil {
-		return nil, err
+	if s.Configured || len(s.SecretUses) > 0 {
+		v.Blocks = append(v.Blocks, r.secretsBlock(s))
 	}
-	types, err := r.typesBlock(ctx, name)
-	if err != nil {
-		return nil, err
+	if !s.AddedAt.IsZero() {
+		types, err := r.typesBlock(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		v.Blocks = append(v.Blocks, types)
 	}
-	v.Blocks = append(append(v.Blocks, charts...), types)
 	if len(s.Watermarks) > 0 {
 		v.Blocks = append(v.Blocks, r.completenessBlock(s))
 	}
-	return withSettings(r, v, s), nil
+	if s.Settings != nil {
+		v.Blocks = append(v.Blocks, settingsBlock(s.Settings))
+	}
+	return v, nil
 }
 
-func withSettings(r *request, v *view, s *operations.SourceDetail) *view {
-	set := s.Settings
-	if set == nil {
-		if len(s.SecretUses) > 0 {
-			v.Blocks = append(v.Blocks, r.secretsBlock(s))
-		}
-		return v
-	}
-	fields := []field{{"Endpoint", []cell{code(set.Endpoint)}},
+func settingsBlock(set *operations.SourceSettings) block {
+	return block{ID: "settings", Heading: "Settings in this process", Fields: []field{
+		{"Endpoint", []cell{code(set.Endpoint)}},
 		{"Largest body", []cell{text(bytesText(set.MaxBodyBytes))}},
 		{"Rate limit", []cell{text(rateText(set))}},
 		{"Senders", []cell{text(cmp.Or(strings.Join(set.AllowFrom, ", "), "any address"))}},
 		{"Account", []cell{text(cmp.Or(set.Account, strings.Join(set.Accounts, ", "), "any"))}},
-		{"Provider's API", []cell{text(map[bool]string{true: "configured", false: "not configured"}[set.API])}}}
-	v.Blocks = append(v.Blocks, r.secretsBlock(s),
-		block{ID: "settings", Heading: "Settings in this process", Fields: fields})
-	return v
+		{"Provider's API", []cell{text(map[bool]string{true: "configured", false: "not configured"}[set.API])}}}}
 }
 
 // secretTones are the colours of the secrets in their chart.
@@ -234,9 +231,5 @@ func gapText(e *activity.SourceType) string {
 
 // completenessBlock shows until when the log and the mirror of a source are complete.
 func (r *request) completenessBlock(s *operations.SourceDetail) block {
-	t := &table{Columns: completenessList.columns}
-	for i := range s.Watermarks {
-		t.Rows = append(t.Rows, completenessRow(r, &s.Watermarks[i]))
-	}
-	return block{ID: "completeness", Heading: "Complete until", Table: t}
+	return block{ID: "completeness", Heading: "Complete until", Table: completenessList.embed(r, s.Watermarks, "")}
 }

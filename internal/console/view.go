@@ -58,7 +58,7 @@ type block struct {
 	Folded bool
 }
 
-// field is a name with its values.
+// field is a name with its values. A page leaves out a field without values.
 type field struct {
 	Name  string
 	Cells []cell
@@ -82,6 +82,14 @@ type table struct {
 	LiveLink    cell
 	// Command and Curl are the same list as a command and as an HTTP request.
 	Command, Curl string
+}
+
+// rows returns the rows of a table, one for each thing.
+func rows[T any](r *request, all []T, row func(*request, *T) []cell) (found [][]cell) {
+	for i := range all {
+		found = append(found, row(r, &all[i]))
+	}
+	return found
 }
 
 // cell is a value with its form.

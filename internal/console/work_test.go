@@ -72,7 +72,7 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"redactions":                     {"99"},
 		"health":                         {"Remove spool gone", "silent: the gateway may not run"},
 	})
-	for path, want := range map[string]int{"runs/99": 404, "runs/x": 400, "runs/1?colour=red": 400, "effects/99": 404,
+	for path, want := range map[string]int{"runs/99": 404, "runs/x": 404, "runs/1?colour=red": 400, "effects/99": 404,
 		"effects/rules/none": 404, "effects/rules/receipt?since=soon": 400, "schedules/none": 404,
 		"runs/new/replay?mode=fast": 400, "help?x=1": 400, "runs/2?kind=orphan": 200} {
 		if p := b.get(t, Prefix+path); p.status != want {
