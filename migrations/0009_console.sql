@@ -123,11 +123,13 @@ COMMENT ON COLUMN activity_hours.failed IS 'Committed outcomes failed.';
 COMMENT ON COLUMN activity_hours.dead IS 'Committed outcomes dead.';
 
 CREATE TABLE source_types (
-  source     int NOT NULL,
-  event_type text NOT NULL,
-  first_at   timestamptz NOT NULL,
-  last_at    timestamptz NOT NULL,
-  count      bigint NOT NULL,
+  source            int NOT NULL,
+  event_type        text NOT NULL,
+  first_at          timestamptz NOT NULL,
+  last_at           timestamptz NOT NULL,
+  count             bigint NOT NULL,
+  longest_this_week interval NOT NULL DEFAULT '0',
+  longest_last_week interval NOT NULL DEFAULT '0',
   PRIMARY KEY (source, event_type)
 )
 WITH (fillfactor = 50);
@@ -138,6 +140,9 @@ COMMENT ON COLUMN source_types.event_type IS 'Event type of the provider. (other
 COMMENT ON COLUMN source_types.first_at IS 'Time at which the first event was stored.';
 COMMENT ON COLUMN source_types.last_at IS 'Time at which the last event was stored.';
 COMMENT ON COLUMN source_types.count IS 'About the number of stored events.';
+COMMENT ON COLUMN source_types.longest_this_week IS
+  'Longest interval between two events that ended in the week of the last event, from Monday (UTC).';
+COMMENT ON COLUMN source_types.longest_last_week IS 'The same of the week before.';
 
 CREATE TABLE activity_secrets (
   source   int NOT NULL,

@@ -2477,7 +2477,9 @@ CREATE TABLE postern.source_types (
     event_type text NOT NULL,
     first_at timestamp with time zone NOT NULL,
     last_at timestamp with time zone NOT NULL,
-    count bigint NOT NULL
+    count bigint NOT NULL,
+    longest_this_week interval DEFAULT '00:00:00'::interval NOT NULL,
+    longest_last_week interval DEFAULT '00:00:00'::interval NOT NULL
 )
 WITH (fillfactor='50');
 
@@ -2494,6 +2496,10 @@ COMMENT ON COLUMN postern.source_types.first_at IS 'Time at which the first even
 COMMENT ON COLUMN postern.source_types.last_at IS 'Time at which the last event was stored.';
 
 COMMENT ON COLUMN postern.source_types.count IS 'About the number of stored events.';
+
+COMMENT ON COLUMN postern.source_types.longest_this_week IS 'Longest interval between two events that ended in the week of the last event, from Monday (UTC).';
+
+COMMENT ON COLUMN postern.source_types.longest_last_week IS 'The same of the week before.';
 
 ALTER TABLE postern.sources ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME postern.sources_number_seq

@@ -89,7 +89,8 @@ func (t *Types) putBack(all map[sourceType]*typeCount) {
 }
 
 // addTypesSQL adds to the event types, in the order of their keys. $6 is the maximum number of
-// types of a source; more become $7.
+// types of a source; more become $7. In a new week, the longest interval of the week before moves
+// to longest_last_week.
 const addTypesSQL = `
 WITH d AS MATERIALIZED (
   SELECT s.number AS source, d.event_type, d.first_at, d.last_at, d.count, EXISTS (SELECT FROM source_types t
@@ -108,7 +109,19 @@ INSERT INTO source_types AS t (source, event_type, first_at, last_at, count)
 SELECT source, event_type, min(first_at), max(last_at), sum(count)::bigint FROM named GROUP BY source, event_type
 	ORDER BY source, event_type
 ON CONFLICT (source, event_type) DO UPDATE SET first_at = least(t.first_at, excluded.first_at),
-  last_at = greatest(t.last_at, excluded.last_at), count = t.count + excluded.count`
+  last_at = greatest(t.last_at, excluded.last_at), count = t.count + excluded.count,
+  longest_this_week = greatest(excluded.first_at - t.last_at,
+    CASE WHEN ` + weekOfReport + ` <= ` + weekOfType + ` THEN t.longest_this_week ELSE interval '0' END),
+  longest_last_week = CASE WHEN ` + weekOfReport + ` <= ` + weekOfType + ` THEN t.longest_last_week
+    WHEN ` + weekOfReport + ` = ` + weekOfType + ` + interval '7 days' THEN t.longest_this_week
+    ELSE interval '0' END`
+
+// The weeks of a report and of the type's last event before it. Weeks are of UTC, in which each has
+// seven days.
+const (
+	weekOfReport = `date_trunc('week', excluded.last_at AT TIME ZONE 'UTC')`
+	weekOfType   = `date_trunc('week', t.last_at AT TIME ZONE 'UTC')`
+)
 
 // reportTypes adds the event types that were stored since the last report.
 func (r *Reporter) reportTypes(ctx context.Context) error {
@@ -144,23 +157,26 @@ type SourceType struct {
 	FirstAt events.Instant `json:"first_at"`
 	LastAt  events.Instant `json:"last_at"`
 	Count   int64          `json:"count"`
-	// UsualGap is the average number of seconds between two events; 0 for a single event.
-	UsualGap float64 `json:"usual_gap_seconds"`
-	// Silent: the last event is older than four usual gaps, and than an hour. A type with fewer
-	// than 10 events is never silent.
+	// LongestInterval is the longest time without an event of the type, in seconds. It counts what
+	// ended in the week of the last event, and in the week before.
+	LongestInterval float64 `json:"longest_interval_seconds"`
+	// Silent: the last event is older than twice the longest interval, and than an hour. Nights and
+	// weekends without events are part of the longest interval, so only a type is silent that began
+	// a week ago or earlier, and has 10 events.
 	Silent bool `json:"silent"`
 
 	number int32
 }
 
 // IsSilentSQL is true for a row t of source_types whose type is silent.
-const IsSilentSQL = `(t.count >= 10 AND t.last_at < clock_now() - greatest(4 * (t.last_at - t.first_at) /
-	greatest(t.count - 1, 1), interval '1 hour'))`
+const IsSilentSQL = `(t.count >= 10 AND t.first_at < clock_now() - interval '7 days' AND
+	t.last_at < clock_now() - greatest(2 * ` + longestInterval + `, interval '1 hour'))`
 
 const (
-	usualGap       = `(extract(epoch FROM t.last_at - t.first_at) / greatest(t.count - 1, 1))::float8`
-	sourceTypesSQL = `
-SELECT t.source, s.name, t.event_type, t.first_at, t.last_at, t.count, ` + usualGap + `, ` + IsSilentSQL + `
+	longestInterval = `greatest(t.longest_this_week, t.longest_last_week)`
+	sourceTypesSQL  = `
+SELECT t.source, s.name, t.event_type, t.first_at, t.last_at, t.count,
+  extract(epoch FROM ` + longestInterval + `)::float8, ` + IsSilentSQL + `
 FROM source_types t JOIN sources s ON s.number = t.source
 WHERE (t.source, t.event_type) > ($1::int, $2::text) AND t.source BETWEEN $3 AND $4
   AND ($5::boolean IS NULL OR ` + IsSilentSQL + ` = $5)
@@ -180,7 +196,8 @@ func SourceTypes(ctx context.Context, db postgres.DB, source int32, silent *bool
 		return position{t.number, t.Type}
 	}, func(after position, limit int) ([]SourceType, error) {
 		return postgres.Collect(ctx, db, func(row pgx.CollectableRow) (t SourceType, err error) {
-			return t, row.Scan(&t.number, &t.Source, &t.Type, &t.FirstAt, &t.LastAt, &t.Count, &t.UsualGap, &t.Silent)
+			return t, row.Scan(&t.number, &t.Source, &t.Type, &t.FirstAt, &t.LastAt, &t.Count, &t.LongestInterval,
+				&t.Silent)
 		}, sourceTypesSQL, after.Source, after.Type, first, last, silent, limit)
 	})
 }

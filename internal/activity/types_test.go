@@ -81,18 +81,55 @@ func TestReporter_manyTypes_areLimited(t *testing.T) {
 	}
 }
 
-// A type is silent if it is missing for four times its usual gap, and for an hour at least.
-func TestSourceTypes_usualGap_decidesSilence(t *testing.T) {
+// The longest interval covers the week of the last event and the week before, so a night counts and
+// an outage of last month does not.
+func TestReporter_longestInterval_coversTwoWeeks(t *testing.T) {
+	t.Parallel()
+	db := withSources(t, 1)
+	r := newReporter(t, db, "one")
+	r.Types = new(activity.Types)
+	monday := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC)
+	for _, row := range []struct {
+		name           string
+		hours          []int // of a report's events, after the first Monday
+		thisWeek, last int
+	}{
+		{"first events", []int{8, 9}, 0, 0},
+		{"a pause of an hour", []int{10, 17}, 1, 0},
+		{"a night", []int{32}, 15, 0},
+		{"a shorter pause", []int{33}, 15, 0},
+		{"an outage of the other days", []int{7 * 24}, 135, 15},
+		{"the second week", []int{7*24 + 10}, 135, 15},
+		{"the late report of another process", []int{7*24 - 1}, 135, 15},
+		{"the third week", []int{14*24 + 2}, 160, 135},
+		{"after a week without events", []int{29 * 24}, 358, 0},
+	} {
+		for _, h := range row.hours {
+			r.Types.Add("s1", "a", events.FirstID(monday.Add(time.Duration(h)*time.Hour)))
+		}
+		must(t, activity.ReportTypes(t.Context(), r))
+		got := db.QueryStrings(t, `SELECT extract(epoch FROM longest_this_week)::int / 3600 || ' ' ||
+			extract(epoch FROM longest_last_week)::int / 3600 FROM source_types`)
+		if want := fmt.Sprint(row.thisWeek, " ", row.last); got[0] != want {
+			t.Errorf("%s: %s hours, want %s", row.name, got[0], want)
+		}
+	}
+}
+
+// A type is silent if it is missing for twice its longest interval, and for an hour at least.
+func TestSourceTypes_longestInterval_decidesSilence(t *testing.T) {
 	t.Parallel()
 	db := withSources(t, 2)
-	db.Exec(t, `INSERT INTO source_types SELECT source, name, now() - first, now() - last, count FROM (VALUES
-		(1, 'each 6 minutes', interval '15 hours', interval '61 minutes', 140),
-		(1, 'each hour', interval '24 hours', interval '3 hours', 22),
-		(1, 'each hour, silent', interval '24 hours', interval '5 hours', 20),
-		(1, 'few', interval '24 hours', interval '23 hours', 9),
-		(1, 'now', interval '1 hour', interval '1 minute', 60),
-		(1, 'one', interval '24 hours', interval '24 hours', 1),
-		(2, 'other', interval '24 hours', interval '5 hours', 20)) v (source, name, first, last, count)`)
+	db.Exec(t, `INSERT INTO source_types SELECT source, name, now() - first, now() - last, count, this, before
+		FROM (VALUES
+		(1, 'few', interval '30 days', interval '23 hours', 9, interval '1 hour', interval '1 hour'),
+		(1, 'in the night', '30 days', '12 hours', 9000, '9 hours', '14 hours'),
+		(1, 'new', '6 days', '40 hours', 9000, '1 hour', '1 hour'),
+		(1, 'often', '30 days', '59 minutes', 9000, '1 minute', '1 minute'),
+		(1, 'often, silent', '30 days', '61 minutes', 9000, '1 minute', '1 minute'),
+		(1, 'silent', '30 days', '29 hours', 9000, '9 hours', '14 hours'),
+		(2, 'other', '30 days', '29 hours', 10, '14 hours', '9 hours')) v (source, name, first, last, count, this,
+		before)`)
 	list := func(source int32, silent *bool) (names []string) {
 		t.Helper()
 		for cursor := ""; ; {
@@ -100,7 +137,7 @@ func TestSourceTypes_usualGap_decidesSilence(t *testing.T) {
 			must(t, err)
 			for _, one := range page.Items {
 				names = append(names, one.Type)
-				if one.Type == "each hour" && (one.UsualGap != 3600 || one.Silent) {
+				if one.Type == "in the night" && one.LongestInterval != 14*3600 {
 					t.Errorf("%+v", one)
 				}
 			}
@@ -110,7 +147,7 @@ func TestSourceTypes_usualGap_decidesSilence(t *testing.T) {
 		}
 	}
 	yes := true
-	if diff := cmp.Diff([]string{"each 6 minutes", "each hour, silent", "other"}, list(0, &yes)); diff != "" {
+	if diff := cmp.Diff([]string{"often, silent", "silent", "other"}, list(0, &yes)); diff != "" {
 		t.Error(diff)
 	}
 	if all := list(1, nil); len(all) != 6 {

@@ -225,7 +225,7 @@ func (b *testBundle) filled(t *testing.T) {
 			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), 'no', now(), '', true);
 		INSERT INTO activity_minutes (minute, source, stored, applied)
 			VALUES (floor(extract(epoch FROM now()) / 60), 1, 2, 1);
-		INSERT INTO source_types VALUES (1, 'a', now() - interval '9 hours', now() - interval '5 hours', 20),
+		INSERT INTO source_types VALUES (1, 'a', now() - interval '9 days', now() - interval '5 hours', 20),
 			(1, 'b', now(), now(), 1);
 		INSERT INTO activity_secrets VALUES (1, 'a', floor(extract(epoch FROM now()) / 3600), 3, now());
 		INSERT INTO activity_hours (hour, source, stored, applied)

@@ -207,7 +207,7 @@ func (r *request) typesBlock(ctx context.Context, source string) (block, error) 
 	if err != nil {
 		return block{}, err
 	}
-	t := &table{Columns: []string{"Event type", "Events", "Last", "Usual interval", "State"},
+	t := &table{Columns: []string{"Event type", "Events", "Last", "Longest interval", "State"},
 		Empty: "No event is reported yet. Processes report once a minute.",
 		Curl:  curlLine(r, "/api/v1/source-types", map[string]string{"source": source})}
 	for i := range found.Items {
@@ -217,16 +217,16 @@ func (r *request) typesBlock(ctx context.Context, source string) (block, error) 
 			state = cell{Text: "silent", Badge: true, Tone: "warning"}
 		}
 		t.Rows = append(t.Rows, []cell{link(e.Type, query(path("events"), "source", source, "type", e.Type)),
-			number(e.Count), r.at(e.LastAt), text(gapText(e)), state})
+			number(e.Count), r.at(e.LastAt), text(intervalText(e)), state})
 	}
 	return block{ID: "types", Heading: "Event types", Table: t}, nil
 }
 
-func gapText(e *activity.SourceType) string {
-	if e.UsualGap == 0 {
+func intervalText(e *activity.SourceType) string {
+	if e.LongestInterval == 0 {
 		return ""
 	}
-	return durationText(time.Duration(e.UsualGap * float64(time.Second)))
+	return durationText(time.Duration(e.LongestInterval * float64(time.Second)))
 }
 
 // completenessBlock shows until when the log and the mirror of a source are complete.

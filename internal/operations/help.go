@@ -99,7 +99,7 @@ var help = map[string]string{
 	"ObjectName.id":           "the provider's id of the object",
 	"ObjectName.account":      "tenant inside the source; if absent, the account that has the object",
 	"SourceName.name":         "name of the source",
-	"SourceTypeParams.silent": "true: only types that usually arrive more often than now; false: only others",
+	"SourceTypeParams.silent": "true: only types that have been missing for unusually long; false: only others",
 	"RunChange.id":            "number of the run",
 	"CompareParams.id":        "number of the run",
 	"NewTokenParams.name": "name of the token, which the audit records: lower case, digits, - _ and .; a name is " +

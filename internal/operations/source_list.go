@@ -24,7 +24,7 @@ type Source struct {
 	// LastEventAt is when a delivery last brought a new event, reported once a minute; null if none
 	// did.
 	LastEventAt events.Instant `json:"last_event_at"`
-	// SilentTypes is the number of event types that usually arrive more often than now.
+	// SilentTypes is the number of event types that have been missing for unusually long.
 	SilentTypes int64 `json:"silent_types"`
 	// Configured: this process has the source in its configuration. Otherwise Settings is null.
 	Configured bool            `json:"configured"`
