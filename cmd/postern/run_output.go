@@ -72,7 +72,7 @@ func printRun(x *call, r *runs.Run) error {
 		pairs = append(pairs, "approved by", r.ApprovedBy, "reason", r.ApprovalReason)
 	}
 	return printFields(x.out, append(pairs, "created", r.CreatedAt, "started", r.StartedAt,
-		"ended", r.EndedAt, "executed by", r.LeaseOwner, "stage", rebuild.Stage(r), name, progress,
+		"ended", r.EndedAt, "executed by", r.LeaseOwner, "no progress since", r.StalledSince, "stage", rebuild.Stage(r), name, progress,
 		unitOf(r), describeCounts(r.Job, r.Counts))...)
 }
 
@@ -348,7 +348,13 @@ func (w *runWatcher) print(r *runs.Run, now time.Time) {
 	if r.Status == runs.AwaitingApproval {
 		line += fmt.Sprintf("; it starts after an approval: postern runs approve %d --reason TEXT", r.ID)
 	}
-	if elapsed := now.Sub(w.statusSince).Seconds(); elapsed > 0 && done > w.startCount {
+	elapsed := now.Sub(w.statusSince).Seconds()
+	switch {
+	case !r.StalledSince.IsZero() && r.LeaseOwner == "":
+		line += "; no process executes it since " + r.StalledSince.String()
+	case !r.StalledSince.IsZero():
+		line += "; no progress since " + r.StalledSince.String()
+	case elapsed > 0 && done > w.startCount:
 		rate := float64(done-w.startCount) / elapsed
 		line += fmt.Sprintf(", %.0f/s", rate)
 		if remaining := r.Expected - done; remaining > 0 {

@@ -105,6 +105,7 @@ func TestSchedules_configured_runAndPublishEnds(t *testing.T) {
 	end := r.runEnds(t, 1)["postern.runs.replay.done 1"]
 	counts, _ := end["counts"].(map[string]any)
 	if end["schema"] != 1.0 || end["schedule"] != "often" || end["planned_at"] == nil || end["lease_owner"] != nil ||
+		end["stalled_since"] != nil ||
 		counts["processed"] != 1.0 {
 		t.Errorf("published %v", end)
 	}

@@ -90,8 +90,9 @@ type endedRun struct {
 	Schema int `json:"schema"`
 	*runs.Run
 	// The fields below replace those of Run, so that JSON omits them: an ended run has no lease.
-	LeaseOwner struct{}        `json:"lease_owner,omitzero"`
-	UpdatedAt  *events.Instant `json:"updated_at,omitzero"`
+	LeaseOwner   struct{}        `json:"lease_owner,omitzero"`
+	StalledSince struct{}        `json:"stalled_since,omitzero"`
+	UpdatedAt    *events.Instant `json:"updated_at,omitzero"`
 }
 
 // publishRuns publishes ended runs, and creates the stream if it does not exist.

@@ -76,6 +76,8 @@ func runNotes(r *request, run *runs.Run) (all []note) {
 	switch {
 	case run.Status == runs.Failed:
 		all = append(all, note{Tone: "bad", Text: "The run failed: " + cmp.Or(detail, "no reason is stored") + "."})
+	case !run.StalledSince.IsZero():
+		all = append(all, note{Tone: "warning", Text: stalledText(r, run)})
 	case run.Status == runs.AwaitingApproval:
 		all = append(all, note{Tone: "warning", Text: strings.TrimSpace("The run starts after an approval. " + detail)})
 	case run.Status == runs.Queued && run.ConsecutiveFailures == 0:
@@ -97,6 +99,15 @@ func runNotes(r *request, run *runs.Run) (all []note) {
 			"events failed") + ", and " + plural(dead, "is dead", "are dead") + ". Fix the cause, then", Link: &retry})
 	}
 	return all
+}
+
+// stalledText says since when a running run has made no progress, and what to do.
+func stalledText(r *request, run *runs.Run) string {
+	text := "The run has made no progress since " + r.at(run.StalledSince).Text + ". "
+	if run.LeaseOwner == "" {
+		return text + "No process executes it: check that a processor runs. It continues at its last checkpoint."
+	}
+	return strings.TrimSpace(text + "Its process still has the lease. " + visible(run.Detail))
 }
 
 // retryRun is the run whose outcomes a retry reads: only a replay has outcomes of its own.
@@ -135,7 +146,7 @@ func progressBlock(r *request, run *runs.Run) block {
 		}
 	}
 	b.Fields = append(b.Fields, field{"Progress", []cell{progress}})
-	if rate, ok := r.c.rates.rate(run, r.now); ok && run.Status == runs.Running {
+	if rate, ok := r.c.rates.rate(run, r.now); ok {
 		speed := fmt.Sprintf("%.0f per second", rate)
 		if left := run.Expected - done; left > 0 && rate > 0 {
 			speed += ", about " + durationText(time.Duration(float64(left)/rate*float64(time.Second))) + " left"

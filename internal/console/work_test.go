@@ -173,6 +173,34 @@ func TestNewReplay_numberNotTyped_startsNothing(t *testing.T) {
 	}
 }
 
+// A running run without progress for a minute shows since when, and whether a process executes it.
+func TestRun_noProgress_showsSinceWhen(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	b := e.browser()
+	for _, row := range []struct{ status, age, lease, want string }{
+		{"running", "5 minutes", "-1 minute", "No process executes it"},
+		{"running", "5 minutes", "1 minute", "Its process still has the lease"},
+		{"running", "50 seconds", "-1 minute", ""},
+		{"queued", "5 minutes", "-1 minute", ""},
+	} {
+		run := e.db.QueryStrings(t, `WITH r AS (INSERT INTO runs (job, params, actor, reason, status, detail, bound,
+			expected, counts, created_at, started_at, updated_at) VALUES ('replay', '{"source": 1}', '', '', $1, '', 5,
+			100, '{"processed": 50}', now() - interval '1 day', now() - interval '1 day', now() - $2::interval)
+			RETURNING run), c AS (INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
+			SELECT 'replay', run, 5, 'p', now() + $3::interval, now() FROM r) SELECT run::text FROM r`, row.status,
+			row.age, row.lease)[0]
+		text := b.get(t, Prefix+"runs/"+run).text()
+		if stalled := strings.Contains(text, "has made no progress since"); stalled != (row.want != "") ||
+			!strings.Contains(text, row.want) {
+			t.Errorf("%v: %.2000s", row, text)
+		}
+		if rate := strings.Contains(text, "per second"); rate != (row.status == "running" && row.want == "") {
+			t.Errorf("%v: rate shown: %v", row, rate)
+		}
+	}
+}
+
 // Two reads of a run give its rate; without an earlier read it is the average since the start.
 func TestRunRates_reads_giveTheRate(t *testing.T) {
 	t.Parallel()
@@ -193,8 +221,17 @@ func TestRunRates_reads_giveTheRate(t *testing.T) {
 			t.Errorf("read %d: %v %v, want %v", i, got, ok, x.want)
 		}
 	}
-	if _, ok := rates.rate(&runs.Run{Status: runs.Done}, start); ok {
-		t.Error("an ended run has a rate")
+	for name, change := range map[string]func(*runs.Run){
+		"ended":    func(run *runs.Run) { run.Status = runs.Done },
+		"stalled":  func(run *runs.Run) { run.StalledSince = run.UpdatedAt },
+		"deferred": func(run *runs.Run) { run.ConsecutiveFailures = 1 },
+	} {
+		run := &runs.Run{ID: 1, Status: runs.Running, Counts: map[string]int64{"processed": 2000},
+			StartedAt: events.Instant{Time: start}, UpdatedAt: events.Instant{Time: start.Add(201 * time.Second)}}
+		change(run)
+		if rate, ok := rates.rate(run, start.Add(201*time.Second)); ok {
+			t.Errorf("a run that is %s has the rate %v", name, rate)
+		}
 	}
 }
 

@@ -77,6 +77,9 @@ type Run struct {
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	// LeaseOwner is the process that executes the run now; "" if none does.
 	LeaseOwner string `json:"lease_owner"`
+	// StalledSince is when a running run last made progress, if that was a minute ago or earlier;
+	// else null. Without a LeaseOwner, no process executes the run.
+	StalledSince events.Instant `json:"stalled_since"`
 	// InProgress are events that MarkInProgress recorded and that the checkpoint has not passed
 	// yet.
 	InProgress []int64 `json:"-"`
@@ -115,6 +118,7 @@ const runColumns = `r.run, r.job, r.params, r.actor, r.reason, r.approved_by, r.
 	coalesce(r.bound, 0), coalesce(c.cursor, 0), coalesce(r.expected, 0), r.counts, r.created_at, r.started_at,
 	r.ended_at, r.updated_at, coalesce(r.schedule, ''), r.planned_at, coalesce(r.idempotency_key, ''),
 	CASE WHEN c.lease_until > clock_now() AND r.status = 'running' THEN c.lease_owner ELSE '' END,
+	CASE WHEN r.status = 'running' AND r.updated_at <= clock_now() - interval '1 minute' THEN r.updated_at END,
 	nullif(r.in_progress, '{}')`
 
 const (
