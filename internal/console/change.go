@@ -27,6 +27,8 @@ const (
 	paramPrefix = "p."
 	emptyPrefix = "empty."
 	apiPrefix   = "/api/v1/"
+	// changePath gets the forms of all pages.
+	changePath = Prefix + "do"
 )
 
 // form completes an action: each form has its own idempotency key, so that sending it twice changes
@@ -71,15 +73,48 @@ func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
 		return
 	}
 	c.badges.reset()
-	setCookie(w, hr, noticeCookie, url.QueryEscape(resultNotice(r.PostForm.Get("label"), response)), noticeSeconds)
+	setNotice(w, r, resultNotice(r.PostForm.Get("label"), response), noticeSeconds)
 	http.Redirect(w, hr, resultPath(r.PostForm.Get("then"), response), http.StatusSeeOther)
 }
 
-// noticeCookie has the result of a change for the next page, which deletes it.
+// noticeCookie has the result of a change for the next page, which deletes it. After a change that
+// needs a login first, the page after the login shows it.
 const (
 	noticeCookie  = "postern_notice"
 	noticeSeconds = 60
+	unsentSeconds = 600
+	doneText      = "Done: "
 )
+
+func setNotice(w http.ResponseWriter, r *request, text string, seconds int) {
+	setCookie(w, r.Request, noticeCookie, url.QueryEscape(text), seconds)
+}
+
+// reasonText repeats the reason that the operator entered in a form that changed nothing.
+func reasonText(r *request) string {
+	reason := r.PostFormValue(paramPrefix + "reason")
+	if reason == "" {
+		return ""
+	}
+	return " The reason that you entered: " + shorten(reason, 300).Text
+}
+
+// repeatAction sends the same form again, with the same idempotency key.
+func repeatAction(r *request) action {
+	f := r.PostForm
+	a := action{Label: f.Get("label"), Text: "The same form, with what you entered. A change that was made already " +
+		"is not made again.", Path: f.Get("path"), Then: f.Get("then"), Key: f.Get("key"), Open: true,
+		Typed: f.Has("typed")}
+	a.Expected, _ = strconv.ParseInt(f.Get("expected"), 10, 64) // a form without a preview has none
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		if param, ok := strings.CutPrefix(name, paramPrefix); ok {
+			a.Values = append(a.Values, value{param, f.Get(name)})
+		} else if param, ok := strings.CutPrefix(name, emptyPrefix); ok {
+			a.Empty = append(a.Empty, param)
+		}
+	}
+	return a
+}
 
 // resultNotice says what was changed, and what a request about many things did not reach.
 func resultNotice(label string, response []byte) string {
@@ -89,7 +124,7 @@ func resultNotice(label string, response []byte) string {
 		Remaining map[string]int `json:"remaining"`
 		Next      *string        `json:"next_cursor"`
 	}
-	text := "Done: " + shorten(label, 100).Text + "."
+	text := doneText + shorten(label, 100).Text + "."
 	if json.Unmarshal(response, &result) != nil || result.Verified == nil {
 		return text
 	}

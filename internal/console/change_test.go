@@ -53,6 +53,52 @@ func TestChange_sentTwice_isDoneOnce(t *testing.T) {
 	}
 }
 
+// What an operator has entered survives an ended session and an error of the server. The page of an
+// error leads back to the page of the form, or sends the form again.
+func TestChange_notExecuted_losesNothing(t *testing.T) {
+	t.Parallel()
+	failures := 0
+	var api http.Handler
+	e, path := replayable(t, requireTokens, func(o *Options) {
+		o.API = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if failures--; failures >= 0 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				_, _ = w.Write([]byte(`{"title": "database unavailable", "status": 503}`))
+				return
+			}
+			api.ServeHTTP(w, r)
+		})
+	})
+	api = e.api
+	secret := e.token(t, "ada", adminauth.Operator)
+	b := e.browser()
+	b.post(t, "/console/login", url.Values{"token": {secret}})
+	p := b.get(t, path+"?decode=1")
+	e.db.Exec(t, `DELETE FROM console_sessions`)
+	out := b.submit(t, p, "Replay", "p.reason", "a <new> rule")
+	login := b.get(t, out.header.Get("Location"))
+	form := login.forms()["Log in"]
+	in := b.post(t, form.action, url.Values{"token": {secret}, "next": form.values["next"]})
+	if p = b.get(t, in.header.Get("Location")); out.status != http.StatusSeeOther || p.status != http.StatusOK ||
+		!strings.HasSuffix(in.header.Get("Location"), path+"?decode=1") ||
+		!strings.Contains(p.text(), "Not done: Replay. Your session had ended. The reason that you entered: a <new> rule") {
+		t.Fatalf("after the login: %s %d %.1500s", in.header.Get("Location"), p.status, p.text())
+	}
+	failures = 2
+	failed := b.submit(t, p, "Replay", "p.reason", "a <new> rule")
+	if again := b.submit(t, failed, "Replay"); failed.status != 503 || again.status != 503 ||
+		!slices.Contains(again.links(), path+"?decode=1") || slices.Contains(again.links(), changePath) {
+		t.Errorf("%d, then %d with the links %q", failed.status, again.status, again.links())
+	}
+	if done := b.submit(t, failed, "Replay"); done.header.Get("Location") != "/console/runs/1" {
+		t.Errorf("the same form again: %d to %s %.1500s", done.status, done.header.Get("Location"), done.text())
+	}
+	if got := e.db.QueryStrings(t, `SELECT reason FROM audit WHERE action = 'replay'`); len(got) != 1 ||
+		got[0] != "a <new> rule" {
+		t.Errorf("the audit has %q", got)
+	}
+}
+
 // Each form that a page offers is one that the API understands, and leads to a page.
 func TestChange_everyForm_leadsToAPage(t *testing.T) {
 	t.Parallel()

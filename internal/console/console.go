@@ -104,7 +104,7 @@ func New(o Options) (*Console, error) {
 	for path, page := range c.pages() {
 		mux.Handle("GET "+Prefix+path, c.serve(page))
 	}
-	mux.Handle("POST "+Prefix+"do", http.HandlerFunc(c.change))
+	mux.Handle("POST "+changePath, http.HandlerFunc(c.change))
 	mux.Handle("GET "+Prefix, c.serve(notFound))
 	c.handler = c.secure(compress(mux))
 	return c, nil
@@ -186,7 +186,11 @@ func (c *Console) fail(w http.ResponseWriter, r *request, err error) {
 		return
 	}
 	if errors.Is(err, errNoSession) {
-		http.Redirect(w, r.Request, loginPath(r.URL), http.StatusSeeOther)
+		if r.URL.Path == changePath {
+			setNotice(w, r, "Not done: "+shorten(r.PostFormValue("label"), 100).Text+". Your session had ended."+
+				reasonText(r), unsentSeconds)
+		}
+		http.Redirect(w, r.Request, loginPath(r.page()), http.StatusSeeOther)
 		return
 	}
 	p := admin.Describe(err)

@@ -46,9 +46,11 @@ type part struct {
 // frame is a page with everything around its view.
 type frame struct {
 	*view
-	Instance, Version, Who, Role, Nonce, FormToken, Theme, Zone, Clock, Self, SearchText, Notice string
-	ReadOnly, LoggedIn, Open                                                                     bool
-	Nav                                                                                          []navGroup
+	Instance, Version, Who, Role, Nonce, FormToken, Theme, Zone, Clock, Self, SearchText string
+	ReadOnly, LoggedIn, Open                                                             bool
+	// Notice is the result of the change before the page.
+	Notice *note
+	Nav    []navGroup
 }
 
 type navGroup struct {
@@ -81,7 +83,7 @@ var navigation = []navGroup{
 func (r *request) frame(v *view) *frame {
 	f := &frame{view: v, Instance: r.c.Name, Version: r.c.Version, Who: r.who.name, Role: string(r.who.role),
 		Nonce: r.nonce, FormToken: r.who.formToken, Theme: themeOf(r.Request), Zone: r.zone.String(),
-		Clock: r.now.In(r.zone).Format("15:04:05"), Self: r.URL.RequestURI(), ReadOnly: r.c.ReadOnly,
+		Clock: r.now.In(r.zone).Format("15:04:05"), Self: r.page(), ReadOnly: r.c.ReadOnly,
 		LoggedIn: r.who.name != "", Open: !r.c.RequireTokens, SearchText: r.URL.Query().Get("q")}
 	for _, g := range navigation {
 		group := navGroup{Heading: g.Heading}
@@ -103,14 +105,20 @@ func (r *request) frame(v *view) *frame {
 }
 
 // takeNotice returns the result of the change before this page, and deletes it.
-func takeNotice(w http.ResponseWriter, r *request) string {
+func takeNotice(w http.ResponseWriter, r *request) *note {
 	cookie, err := r.Cookie(noticeCookie)
-	if err != nil || len(cookie.Value) > 1000 {
-		return ""
+	if err != nil || len(cookie.Value) > 4000 {
+		return nil
 	}
 	setCookie(w, r.Request, noticeCookie, "", -1)
-	text, _ := url.QueryUnescape(cookie.Value) // an invalid one is no notice
-	return text
+	text, err := url.QueryUnescape(cookie.Value)
+	switch {
+	case err != nil || text == "":
+		return nil
+	case strings.HasPrefix(text, doneText):
+		return &note{Tone: "good", Text: text}
+	}
+	return &note{Tone: "warning", Text: text}
 }
 
 // isEmpty reports whether a field has no value. A page leaves it out.
@@ -126,14 +134,16 @@ func (c *Console) render(w http.ResponseWriter, r *request, status int, v *view)
 			t.Label = cmp.Or(v.Blocks[i].Heading, v.Title)
 		}
 		for j := range v.Blocks[i].Actions {
-			if a := &v.Blocks[i].Actions[j]; a.Disabled == "" {
+			if a := &v.Blocks[i].Actions[j]; a.Disabled == "" && r.who.role != "" {
 				a.Disabled = r.mayChange()
 			}
 		}
 	}
 	var b bytes.Buffer
 	f := r.frame(v)
-	f.Notice = takeNotice(w, r)
+	if v.Login == nil {
+		f.Notice = takeNotice(w, r)
+	}
 	if err := c.templates.ExecuteTemplate(&b, "page", f); err != nil {
 		c.Logger.Error("console page not rendered", "path", r.URL.Path, "error", err)
 		http.Error(w, "The page could not be rendered; see the log of the process.", http.StatusInternalServerError)
@@ -151,7 +161,14 @@ func problemView(r *request, p *admin.Problem) *view {
 	if matches := matchTable(r, p); matches != nil {
 		v.Blocks = []block{{Table: matches}}
 	}
-	if p.Status >= http.StatusInternalServerError {
+	if r.Method == http.MethodPost && r.who.formToken != "" { // not the form of another web site
+		v.Notes[0].Text += visible(reasonText(r))
+		back := link("Back to the page", r.page())
+		v.Notes[0].Link = &back
+		if p.Status >= http.StatusInternalServerError && r.URL.Path == changePath {
+			v.Blocks = append(v.Blocks, block{Actions: []action{repeatAction(r)}})
+		}
+	} else if r.Method == http.MethodGet && p.Status >= http.StatusInternalServerError {
 		v.Blocks = []block{{Text: "The rest of the console may work. This page was requested at " +
 			r.now.In(r.zone).Format(time.TimeOnly) + ".", Fields: []field{{"Try again", []cell{link(r.URL.Path,
 			r.URL.RequestURI())}}}}}

@@ -45,6 +45,14 @@ func (r *request) mayChange() string {
 	return ""
 }
 
+// page returns the address of the page in the browser: for a form the page with the form.
+func (r *request) page() string {
+	if r.Method != http.MethodPost {
+		return r.URL.RequestURI()
+	}
+	return ownPath(r.PostFormValue("page"))
+}
+
 // newRequest identifies the operator of a request. The result is never nil. Errors: errNoSession.
 func (c *Console) newRequest(w http.ResponseWriter, hr *http.Request) (*request, error) {
 	r := &request{Request: hr, c: c, zone: zoneOf(hr), now: c.Now(), nonce: rand.Text()}

@@ -49,7 +49,7 @@ func (c *Console) operatorOf(r *http.Request, used bool) (operator, error) {
 			return operator{s.Token, s.Role, formToken([]byte(cookie.Value))}, nil
 		}
 		if !errors.Is(err, adminauth.ErrUnknownToken) {
-			return operator{}, err
+			return operator{formToken: formToken([]byte(cookie.Value))}, err
 		}
 	}
 	if c.RequireTokens {
@@ -66,8 +66,8 @@ func (c *Console) addSessionRoutes(mux *http.ServeMux) {
 }
 
 // loginPath is the login's address, after which the browser goes on to the page that it wanted.
-func loginPath(wanted *url.URL) string {
-	return Prefix + "login?" + url.Values{"next": {wanted.RequestURI()}}.Encode()
+func loginPath(wanted string) string {
+	return Prefix + "login?" + url.Values{"next": {wanted}}.Encode()
 }
 
 // ownPath returns an address of the console, and its first page for any other address.
