@@ -72,8 +72,8 @@ func printRun(x *call, r *runs.Run) error {
 		pairs = append(pairs, "approved by", r.ApprovedBy, "reason", r.ApprovalReason)
 	}
 	return printFields(x.out, append(pairs, "created", r.CreatedAt, "started", r.StartedAt,
-		"ended", r.EndedAt, "executed by", r.LeaseOwner, "no progress since", r.StalledSince, "stage", rebuild.Stage(r), name, progress,
-		unitOf(r), describeCounts(r.Job, r.Counts))...)
+		"ended", r.EndedAt, "executed by", r.LeaseOwner, "no progress since", r.StalledSince,
+		"stage", rebuild.Stage(r), name, progress, unitOf(r), describeCounts(r.Job, r.Counts))...)
 }
 
 // decisionClause returns describeDecision as a clause.

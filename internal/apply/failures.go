@@ -43,7 +43,8 @@ type Failures struct {
 // MaxFailures is how many outcomes ListFailures reads.
 const MaxFailures = 10_000
 
-// maxFailureReason is how much of each reason it returns, in characters.
+// maxFailureReason is how much of each reason it returns, in characters. A failure pattern is of as
+// much.
 const maxFailureReason = 400
 
 // The windows of outcomes, the newest first. That of dead outcomes has those of runs too.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +30,8 @@ type OutcomeFilter struct {
 	Event int64
 	// Status is a versioning.Status.
 	Status string
+	// Pattern is the FailurePattern of the reason.
+	Pattern string
 	// Run selects one run (0 is the live run), nil all runs.
 	Run *int64
 	// Since (inclusive) and Until (exclusive) bound the time in the event's id.
@@ -60,13 +63,13 @@ WHERE (c.event_id, c.run) < ($1, $2) AND (c.event_id, c.run) >= ($3, $4)
   	OR c.object_type = $7)
   AND ($8::text IS NULL OR c.object_id = $8) AND ($9::bigint IS NULL OR c.event_id = $9) AND ($10::text IS NULL
   	OR c.status = $10)
-  AND ($11::bigint IS NULL OR c.run = $11) `
+  AND ($11::bigint IS NULL OR c.run = $11) AND ($12::text IS NULL OR left(c.reason, $13) LIKE $12) `
 
-const outcomeOrder = ` ORDER BY c.event_id DESC, c.run DESC LIMIT $12`
+const outcomeOrder = ` ORDER BY c.event_id DESC, c.run DESC LIMIT $14`
 
 const (
 	outcomePageSQL = outcomeList + outcomeOrder
-	objectPageSQL  = outcomeList + `AND c.object = ANY($13::bigint[]) AND c.object <> 0` + outcomeOrder
+	objectPageSQL  = outcomeList + `AND c.object = ANY($15::bigint[]) AND c.object <> 0` + outcomeOrder
 	deadPageSQL    = outcomeList + `AND c.status = 'dead'` + outcomeOrder
 )
 
@@ -97,6 +100,12 @@ func ListOutcomes(ctx context.Context, pool *pgxpool.Pool, f OutcomeFilter, curs
 		page.Next = events.MakeCursor(page.Items[n-1].EventID, page.Items[n-1].Run)
 	case more:
 		page.Next = events.MakeCursor(end.event, end.run)
+	}
+	if f.Pattern != "" { // LIKE may select more
+		page.Items = slices.DeleteFunc(page.Items, func(o events.Outcome) bool {
+			reason := []rune(o.Reason)
+			return FailurePattern(string(reason[:min(len(reason), maxFailureReason)])) != f.Pattern
+		})
 	}
 	return page, nil
 }
@@ -138,7 +147,7 @@ func (f *OutcomeFilter) outcomes(ctx context.Context, pool *pgxpool.Pool, below,
 	sql := outcomePageSQL
 	args := []any{below.event, below.run, end.event, end.run, events.NilIfZero(f.Source), f.Account,
 		events.NilIfZero(f.ObjectType), events.NilIfZero(f.ObjectID), events.NilIfZero(f.Event),
-		events.NilIfZero(f.Status), f.Run, limit}
+		events.NilIfZero(f.Status), f.Run, events.NilIfZero(likePattern(f.Pattern)), maxFailureReason, limit}
 	switch {
 	case f.Objects != nil:
 		sql, args = objectPageSQL, append(args, f.Objects)

@@ -20,6 +20,8 @@ type Unfinished struct {
 	Status string `json:"status,omitzero"`
 	// ReasonContains is a text that the outcome's reason contains.
 	ReasonContains string `json:"failure,omitzero"`
+	// Pattern is the FailurePattern of the outcome's reason.
+	Pattern string `json:"failure_pattern,omitzero"`
 	// Objects are hashes of object keys. The object fields of Filter select outcomes that failed
 	// before their object was known.
 	Objects []int64 `json:"objects,omitzero"`
@@ -28,18 +30,19 @@ type Unfinished struct {
 }
 
 // unfinishedSQL reads a range of the unfinished outcomes of a run. For each outcome it tells
-// whether Status and Failure select it, and whether Objects contains its object.
+// whether Status and Failure select it, and whether Objects contains its object. $8 is how much of
+// the reason it returns.
 const unfinishedSQL = `
 SELECT o.event_id, ($5::text IS NULL OR o.status = $5) AND ($6::text IS NULL OR position($6 IN o.reason) > 0),
-	coalesce(o.object <> 0 AND o.object = ANY($7::bigint[]), false)
+	coalesce(o.object <> 0 AND o.object = ANY($7::bigint[]), false), left(o.reason, $8)
 FROM outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead') AND o.event_id > $2 AND o.event_id <= $3
 	ORDER BY o.event_id LIMIT $4`
 
 const unfinishedIDsSQL = `
 SELECT o.event_id, ($5::text IS NULL OR o.status = $5) AND ($6::text IS NULL OR position($6 IN o.reason) > 0),
-	coalesce(o.object <> 0 AND o.object = ANY($7::bigint[]), false)
+	coalesce(o.object <> 0 AND o.object = ANY($7::bigint[]), false), left(o.reason, $8)
 FROM outcomes o WHERE o.run = $1 AND o.status IN ('failed', 'dead') AND o.event_id > $2 AND o.event_id <= $3
-	AND o.event_id = ANY($8::bigint[]) ORDER BY o.event_id LIMIT $4`
+	AND o.event_id = ANY($9::bigint[]) ORDER BY o.event_id LIMIT $4`
 
 // unfinishedScan is how many outcomes one range has.
 const unfinishedScan = 10_000
@@ -49,15 +52,21 @@ const unfinishedScan = 10_000
 // when no more outcomes follow.
 func (u *Unfinished) Match(ctx context.Context, pool *pgxpool.Pool, after, bound int64) (ids []int64, end int64,
 	err error) {
+	length := 0
+	if u.Pattern != "" {
+		length = maxFailureReason
+	}
 	sql, args := unfinishedSQL, []any{u.Run, after, bound, unfinishedScan, events.NilIfZero(u.Status),
-		events.NilIfZero(u.ReasonContains), u.Objects}
+		events.NilIfZero(u.ReasonContains), u.Objects, length}
 	if u.Filter.IDs != nil {
 		sql, args = unfinishedIDsSQL, append(args, u.Filter.IDs)
 	}
 	var id int64
 	var selected, object bool
+	var reason string
 	byObject, others, n := []int64{}, []int64{}, 0
-	if err := postgres.ForEach(ctx, pool, sql, args, []any{&id, &selected, &object}, func() error {
+	if err := postgres.ForEach(ctx, pool, sql, args, []any{&id, &selected, &object, &reason}, func() error {
+		selected = selected && (u.Pattern == "" || FailurePattern(reason) == u.Pattern)
 		switch n++; {
 		case selected && object:
 			byObject = append(byObject, id)

@@ -81,7 +81,8 @@ func TestChange_notExecuted_losesNothing(t *testing.T) {
 	in := b.post(t, form.action, url.Values{"token": {secret}, "next": form.values["next"]})
 	if p = b.get(t, in.header.Get("Location")); out.status != http.StatusSeeOther || p.status != http.StatusOK ||
 		!strings.HasSuffix(in.header.Get("Location"), path+"?decode=1") ||
-		!strings.Contains(p.text(), "Not done: Replay. Your session had ended. The reason that you entered: a <new> rule") {
+		!strings.Contains(p.text(), "Not done: Replay. Your session had ended. The reason that you entered: a <new> "+
+			"rule") {
 		t.Fatalf("after the login: %s %d %.1500s", in.header.Get("Location"), p.status, p.text())
 	}
 	failures = 2

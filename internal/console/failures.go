@@ -46,15 +46,17 @@ func failureRow(r *request, g *operations.FailureGroup, texts map[string]string)
 	}
 	types := shorten(strings.Join(g.EventTypes, ", "), 80)
 	types.Sub = shorten(strings.Join(g.ObjectTypes, ", "), 80).Text
-	events := query(path("outcomes"), "status", g.Status, "run", "live", "source", texts["source"])
 	count := number(g.Count)
-	count.Href = events
+	if texts["type"] == "" { // outcomes have no event type
+		count.Href = query(path("outcomes"), "status", g.Status, "failure_pattern", g.Pattern, "run", "live", "source",
+			texts["source"], "object_type", texts["object_type"], "since", texts["since"])
+	}
 	status := badge(g.Status)
 	if !g.NextDue.IsZero() {
 		status.Sub = "next attempt " + r.second(g.NextDue).Text
 	}
-	retry := button(link("retry these", query(path("runs", "new", "retry"), "status", g.Status, "failure", g.Failure,
-		"source", texts["source"], "type", texts["type"], "object_type", texts["object_type"], "since",
+	retry := button(link("retry these", query(path("runs", "new", "retry"), "status", g.Status, "failure_pattern",
+		g.Pattern, "source", texts["source"], "type", texts["type"], "object_type", texts["object_type"], "since",
 		texts["since"])))
 	example := link("event", eventPath(g.ExampleEvent))
 	example.Title = id(g.ExampleEvent)

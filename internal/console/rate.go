@@ -35,8 +35,8 @@ const (
 )
 
 // rate records a read of a run, and returns the events per second since an earlier read. Without
-// one it returns the average since the start. ok is false where nothing is known, and for a run that
-// makes no progress.
+// one it returns the average since the start. ok is false where nothing is known, and for a run
+// that makes no progress.
 func (t *runRates) rate(run *runs.Run, now time.Time) (perSecond float64, ok bool) {
 	if run.Status != runs.Running || !run.StalledSince.IsZero() || run.ConsecutiveFailures > 0 {
 		return 0, false

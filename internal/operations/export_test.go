@@ -6,9 +6,6 @@ var SearchBodies = searchBodies
 // Help is the help by parameter.
 var Help = help
 
-// FailurePattern returns a reason with … for each variable part.
-var FailurePattern = failurePattern
-
 // WaitingSQL counts what waits for an operator, and CountStatesSQL the effects of a rule.
 const (
 	WaitingSQL     = waitingSQL

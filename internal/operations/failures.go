@@ -24,12 +24,12 @@ type FailureParams struct {
 
 // FailureGroup has the failures whose reasons differ only in variable parts.
 type FailureGroup struct {
-	// Pattern is the reason; … stands for each variable part, such as an id.
+	// Pattern is the reason; … stands for each variable part, such as an id. The parameter
+	// failure_pattern of outcomes and of a retry selects the group by it.
 	Pattern string `json:"pattern"`
 	Status  string `json:"status"`
-	// Failure is a text that all their reasons contain, for the parameter failure of a retry.
-	Failure string `json:"failure"`
-	Count   int    `json:"count"`
+	// The number of failures in the group.
+	Count int `json:"count"`
 	// Example is the reason of ExampleEvent, the newest event of the group.
 	Example      string `json:"example"`
 	ExampleEvent int64  `json:"example_event,string"`
@@ -73,11 +73,11 @@ func FailuresByReason(ctx context.Context, pool *pgxpool.Pool, p FailureParams) 
 	groups := map[[2]string]*failureGroup{}
 	for i := range found {
 		f := &found[i]
-		pattern := failurePattern(f.Reason)
+		pattern := apply.FailurePattern(f.Reason)
 		g := groups[[2]string{f.Status, pattern}]
 		if g == nil {
 			g = &failureGroup{FailureGroup: FailureGroup{Pattern: pattern, Status: f.Status,
-				Failure: longestLiteral(pattern), FirstAt: f.FirstAt}, sources: map[string]bool{},
+				FirstAt: f.FirstAt}, sources: map[string]bool{},
 				eventTypes: map[string]bool{}, objectTypes: map[string]bool{}}
 			groups[[2]string{f.Status, pattern}] = g
 		}

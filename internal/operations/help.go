@@ -15,6 +15,8 @@ const (
 	untilHelp = "before this time: " + timeHelp
 	eventHelp = "Postern's id of the event, or the provider's key"
 	runReason = "reason; stored with the run"
+
+	failurePatternHelp = "a reason with … for each variable part, as the groups of failures have it"
 )
 
 // help describes the parameters in a few words, by name. Where a struct means something else by a
@@ -107,10 +109,11 @@ var help = map[string]string{
 	"NewTokenParams.role": "reader (may read) or operator (may also make changes)",
 	"ObjectKey.account": "tenant inside the source (Stripe account, Shopify shop); if absent, the account that has " +
 		"the object in the mirror, else the account of the API key",
-	"ObjectParams.id":           "the provider's id of the object",
-	"ObjectParams.object_id":    "the same as id, named as in the other lists",
-	"OutcomeParams.object_type": "type of the object",
-	"RedactParams.object_type":  "type of the object",
+	"ObjectParams.id":               "the provider's id of the object",
+	"ObjectParams.object_id":        "the same as id, named as in the other lists",
+	"OutcomeParams.failure_pattern": failurePatternHelp,
+	"OutcomeParams.object_type":     "type of the object",
+	"RedactParams.object_type":      "type of the object",
 	"OutcomeParams.run": "number of the run, or " + events.LiveRunName +
 		": events that are applied as they arrive",
 	"RebuildParams.source": "name of the source whose objects are rebuilt",
@@ -167,14 +170,15 @@ var help = map[string]string{
 	"Policy.effects":         "days to keep the input and responses of finished effects",
 	"RetentionPolicyParams.export": "the folder to which each day is exported before it is dropped; if absent, " +
 		"retention.export, if it is set",
-	"Policy.keys":         "days to keep keys",
-	"Policy.outcomes":     "days to keep outcomes",
-	"Policy.rejections":   "days to keep rejected deliveries",
-	"Policy.runs":         "days to keep finished runs",
-	"RetryParams.event":   eventHelp,
-	"RetryParams.failure": "a text in the reason of the failure",
-	"RetryParams.run":     "number of the run of the outcomes (default: " + events.LiveRunName + ")",
-	"RetryParams.status":  "failed or dead (default: both)",
+	"Policy.keys":                 "days to keep keys",
+	"Policy.outcomes":             "days to keep outcomes",
+	"Policy.rejections":           "days to keep rejected deliveries",
+	"Policy.runs":                 "days to keep finished runs",
+	"RetryParams.event":           eventHelp,
+	"RetryParams.failure":         "a text in the reason of the failure",
+	"RetryParams.failure_pattern": failurePatternHelp,
+	"RetryParams.run":             "number of the run of the outcomes (default: " + events.LiveRunName + ")",
+	"RetryParams.status":          "failed or dead (default: both)",
 	"TailParams.after": "id of the last event that you got: continue after it; the header Last-Event-ID " +
 		"means the same",
 	"RunParams.schedule": "name of the schedule that started the run",

@@ -143,6 +143,7 @@ type OutcomeParams struct {
 	ObjectID   string     `json:"object_id,omitzero"`
 	Event      string     `json:"event,omitzero"`
 	Status     string     `json:"status,omitzero" validate:"omitempty,outcome_status"`
+	Pattern    string     `json:"failure_pattern,omitzero"`
 	Run        *RunNumber `json:"run,omitzero"`
 	Since      Time       `json:"since,omitzero"`
 	Until      Time       `json:"until,omitzero"`
@@ -153,7 +154,7 @@ type OutcomeParams struct {
 // *events.AmbiguousKeyError for the event.
 func Outcomes(ctx context.Context, pool *pgxpool.Pool, p OutcomeParams) (page events.Page[events.Outcome], err error) {
 	f := apply.OutcomeFilter{Account: p.Account, ObjectType: p.ObjectType, ObjectID: p.ObjectID, Status: p.Status,
-		Run: (*int64)(p.Run), Since: p.Since.at, Until: p.Until.at}
+		Pattern: p.Pattern, Run: (*int64)(p.Run), Since: p.Since.at, Until: p.Until.at}
 	if f.Source, err = checkSource(ctx, pool, p, p.Source); err != nil {
 		return page, err
 	}

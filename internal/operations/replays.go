@@ -93,6 +93,7 @@ type RetryParams struct {
 	Run     RunNumber `json:"run,omitzero"`
 	Status  string    `json:"status,omitzero" validate:"omitempty,retry_status"`
 	Failure string    `json:"failure,omitzero"`
+	Pattern string    `json:"failure_pattern,omitzero"`
 	IDs     EventIDs  `json:"ids,omitzero"`
 	Rate    *float64  `json:"rate,omitzero" validate:"omitnil,rate"`
 	RunRequest
@@ -109,7 +110,8 @@ func (p *RetryParams) Retry(ctx context.Context, pool *pgxpool.Pool) (*replay.Re
 		return nil, err
 	}
 	o := &replay.RetryParams{Unfinished: apply.Unfinished{Run: int64(p.Run), Status: p.Status,
-		ReasonContains: p.Failure, Objects: f.Objects}, Input: selectionTexts(p, "rate", "run"), Rate: rate(p.Rate)}
+		ReasonContains: p.Failure, Pattern: p.Pattern, Objects: f.Objects},
+		Input: selectionTexts(p, "rate", "run"), Rate: rate(p.Rate)}
 	if f.Objects, f.IDs = nil, p.IDs; p.Event != "" {
 		if p.IDs != nil {
 			return nil, invalid("an event cannot be combined with ids: give one of them")

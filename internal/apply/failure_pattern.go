@@ -1,4 +1,4 @@
-package operations
+package apply
 
 import (
 	"regexp"
@@ -26,9 +26,9 @@ var (
 	repeated    = regexp.MustCompile(variable + `(?:[.:,/\-]?` + variable + `)+`)
 )
 
-// failurePattern returns a reason with … for each variable part: numbers, times, ids, hex and
+// FailurePattern returns a reason with … for each variable part: numbers, times, ids, hex and
 // quoted texts. Status codes and JSON paths stay, because they distinguish causes.
-func failurePattern(reason string) string {
+func FailurePattern(reason string) string {
 	var b strings.Builder
 	end, before := 0, ""
 	for _, at := range reasonParts.FindAllStringIndex(reason, -1) {
@@ -55,7 +55,7 @@ func patternOf(part, before string) string {
 	switch first := part[0]; {
 	case first == '"' || first == '`' || first == '\'':
 		if strings.HasPrefix(part[1:], "$") { // a JSON path
-			return part[:1] + failurePattern(part[1:len(part)-1]) + part[len(part)-1:]
+			return part[:1] + FailurePattern(part[1:len(part)-1]) + part[len(part)-1:]
 		}
 		return part[:1] + variable + part[len(part)-1:]
 	case strings.ContainsRune(part, '@'):
@@ -98,12 +98,7 @@ func patternOfPiece(piece string) string {
 	return piece
 }
 
-// longestLiteral returns the longest text between the variable parts of a pattern.
-func longestLiteral(pattern string) (longest string) {
-	for part := range strings.SplitSeq(pattern, variable) {
-		if part = strings.TrimSpace(part); len(part) > len(longest) {
-			longest = part
-		}
-	}
-	return longest
+// likePattern returns a pattern for LIKE that selects at least the reasons of a failure pattern.
+func likePattern(pattern string) string {
+	return strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`, variable, "%").Replace(pattern)
 }
