@@ -50,7 +50,7 @@ func (h *handler) authorize(least adminauth.Role) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			if err := h.authenticate(c, least); err != nil {
-				h.DeniedRequests.add(err)
+				h.DeniedRequests.Add(err)
 				return err
 			}
 			return next(c)

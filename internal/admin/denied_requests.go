@@ -15,18 +15,18 @@ type DeniedRequests struct{ total *prometheus.CounterVec }
 // NewDeniedRequests registers the metric.
 func NewDeniedRequests(reg prometheus.Registerer) (*DeniedRequests, error) {
 	r := &DeniedRequests{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_admin_rejections_total",
-		Help: "Requests to the admin address that were denied because of their caller, by reason: no_token (it sent " +
-			"none), token (its token is invalid), role (a reader's token), host (the host name is not a loopback " +
-			"name, although no token is required) or unread (PostgreSQL did not return the valid " +
-			"tokens)."}, []string{"reason"})}
+		Help: "Requests to the admin address and logins to the console that were denied because of their caller, by " +
+			"reason: no_token (it sent none), token (its token is invalid), role (a reader's token), host (the host " +
+			"name is not a loopback name, although no token is required) or unread (PostgreSQL did not return the " +
+			"valid tokens)."}, []string{"reason"})}
 	for _, reason := range []string{"no_token", "token", "role", "host", "unread"} {
 		r.total.WithLabelValues(reason)
 	}
 	return r, reg.Register(r.total)
 }
 
-// add counts a denied request by its error.
-func (r *DeniedRequests) add(err error) {
+// Add counts a denied request, or a failed login to the console, by its error.
+func (r *DeniedRequests) Add(err error) {
 	if r == nil {
 		return
 	}

@@ -48,7 +48,7 @@ var problemTypes = map[string]problemType{
 	"foreign-host": {http.StatusMisdirectedRequest, "host not allowed",
 		"The admin API accepts only loopback names: use http://127.0.0.1 or http://localhost with its port."},
 	"cross-origin": {http.StatusForbidden, "request from another web site",
-		"The console accepts forms from its own pages only."},
+		"The console accepts forms, and links to most pages, from its own pages only."},
 	// It does not say whether the token is missing or wrong.
 	"token": {http.StatusUnauthorized, "no token",
 		"Send a valid token: Authorization: Bearer postern_... (create one with postern token create)."},

@@ -50,7 +50,7 @@ func (h *handler) tail(c echo.Context) error {
 	return FollowEvents(c.Response(), batches, writeBatch, func() error {
 		_, err := h.caller(c.Request())
 		if err != nil {
-			h.DeniedRequests.add(err)
+			h.DeniedRequests.Add(err)
 		}
 		return err
 	})

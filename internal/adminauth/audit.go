@@ -62,6 +62,9 @@ type AuditEntry struct {
 	Run int64 `json:"run,omitzero"`
 }
 
+// LoginDenied is the Action of the entry for a failed login to the console. Its actor is unknown.
+const LoginDenied = "console login denied"
+
 const writeAuditSQL = `INSERT INTO audit (actor, via, address, action, target, reason, run)
 	VALUES ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0))`
 

@@ -66,7 +66,7 @@ func (a *App) addAdmin(ctx context.Context) error {
 		Endpoints: func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
 		Rules:     a.effectRules})
 	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Follower: follower, Tokens: tokens,
-		RequireTokens: require})
+		RequireTokens: require, DeniedRequests: deniedRequests})
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,9 @@ var auditList = list[operations.AuditParams, adminauth.AuditEntry]{
 
 func auditRow(r *request, e *adminauth.AuditEntry) []cell {
 	actor := text(e.Actor)
-	actor.Sub = viaText[e.Via]
+	if actor.Sub = viaText[e.Via]; e.Action == adminauth.LoginDenied {
+		actor.Sub = "with a wrong token"
+	}
 	from := code(e.Address)
 	from.Sub = visible(e.DatabaseUser)
 	run := cell{}

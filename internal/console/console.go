@@ -41,6 +41,8 @@ type Options struct {
 	API http.Handler
 	// Tokens checks the tokens of logins.
 	Tokens admin.Checker
+	// DeniedRequests counts failed logins; nil: they are not counted.
+	DeniedRequests *admin.DeniedRequests
 	// Follower follows the log for the live list of events.
 	Follower *operations.Follower
 	// RequireTokens: a page is only served after a login.

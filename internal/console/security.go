@@ -49,9 +49,22 @@ func (c *Console) secure(next http.Handler) http.Handler {
 				". Use 127.0.0.1 or localhost, or add the name to console.hosts.")
 			return
 		}
+		if isForeignLink(hr) {
+			c.reject(w, hr, "cross-origin", "A link on another web site led here. Open the page if you want to see it:")
+			return
+		}
 		hr.Body = http.MaxBytesReader(w, hr.Body, maxFormBytes)
 		next.ServeHTTP(w, hr)
 	})
+}
+
+// isForeignLink reports whether another web site leads a browser to a page that may cost work. Only
+// the first page and the login open at once. The browser does not send the session's cookie either.
+func isForeignLink(hr *http.Request) bool {
+	site := hr.Header.Get("Sec-Fetch-Site")
+	return (site == "cross-site" || site == "same-site") && (hr.Method == http.MethodGet ||
+		hr.Method == http.MethodHead) && hr.URL.Path != Prefix && hr.URL.Path != Prefix+"login" &&
+		!strings.HasPrefix(hr.URL.Path, Prefix+"assets/")
 }
 
 // maxFormBytes limits the body of a form.
@@ -94,5 +107,11 @@ func (c *Console) reject(w http.ResponseWriter, hr *http.Request, problem, detai
 	r := &request{Request: hr, c: c, zone: zoneOf(hr), now: c.Now()}
 	w.Header().Set("Content-Security-Policy", pagePolicy(""))
 	p := admin.NewProblem(problem, detail)
-	c.render(w, r, p.Status, problemView(r, p))
+	v := problemView(r, p)
+	if isForeignLink(hr) && p.Status == http.StatusForbidden {
+		address := ownPath(hr.URL.RequestURI())
+		open := link(address, address)
+		v.Notes[0].Link = &open
+	}
+	c.render(w, r, p.Status, v)
 }

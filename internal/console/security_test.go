@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -139,6 +140,33 @@ func (e *env) checkUnchanged(t *testing.T, before map[string]string) {
 	for table, now := range e.contents(t) {
 		if now != before[table] && table != "idempotency_keys" {
 			t.Errorf("the table %s has changed", table)
+		}
+	}
+}
+
+// A link on another web site opens no page that costs work, also where no token is required. The
+// operator can open the page from there.
+func TestPages_linkOfAnotherSite_asksFirst(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.fill(t, "x")
+	paths := map[string]int{"": 200, "login": 200, "events?mentions=x": 403, "health": 403, "events/tail": 403,
+		"runs/new/replay?source=stripe&dry_run=true": 403, "rejections/verify?source=stripe": 403, "assets/none": 404}
+	for site, refused := range map[string]bool{"cross-site": true, "same-site": true, "same-origin": false,
+		"none": false, "": false} {
+		b := e.browser()
+		for path, want := range paths {
+			if path == "events/tail" && !refused {
+				continue
+			}
+			b.headers = http.Header{"Sec-Fetch-Site": {site}}
+			p := b.get(t, Prefix+path)
+			if (p.status == http.StatusForbidden) != (refused && want == http.StatusForbidden) {
+				t.Errorf("%s from %q: %d", path, site, p.status)
+			}
+			if p.status == http.StatusForbidden && !slices.Contains(p.links(), Prefix+path) {
+				t.Errorf("%s from %q has no link to the page: %q", path, site, p.links())
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -102,13 +103,16 @@ func (c *Console) login(w http.ResponseWriter, hr *http.Request) {
 	ctx, cancel := context.WithTimeout(hr.Context(), PageTimeout)
 	defer cancel()
 	name, _, err := c.Tokens.Check(ctx, strings.TrimSpace(hr.PostFormValue("token")))
+	if err != nil {
+		c.DeniedRequests.Add(err)
+	}
 	if errors.Is(err, adminauth.ErrUnknownToken) {
-		if wait, first := c.logins.failed(addressOf(hr)); wait > 0 {
+		if wait, first := c.logins.failed(networkOf(hr)); wait > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(wait.Seconds())+1))
 			c.render(w, r, http.StatusTooManyRequests, loginView(next, "Too many attempts. Try again in a minute."))
 			return
 		} else if first {
-			c.Logger.Warn("login to the console denied: the token is not valid", "address", hr.RemoteAddr)
+			c.recordDenied(ctx, hr)
 		}
 		c.render(w, r, http.StatusUnauthorized, loginView(next,
 			"This token does not exist, is revoked, or has expired. Create one: postern token create."))
@@ -124,6 +128,16 @@ func (c *Console) login(w http.ResponseWriter, hr *http.Request) {
 	}
 	setCookie(w, hr, cookieName(hr), secret, 0)
 	http.Redirect(w, hr, next, http.StatusSeeOther)
+}
+
+// recordDenied records the first failed login of an address in a minute. An error changes nothing
+// for the client.
+func (c *Console) recordDenied(ctx context.Context, hr *http.Request) {
+	c.Logger.Warn("login to the console denied: the token is not valid", "address", hr.RemoteAddr)
+	if err := adminauth.WriteAudit(ctx, c.Sessions, adminauth.Actor{Name: "unknown", Via: adminauth.ViaConsole,
+		Address: hr.RemoteAddr}, adminauth.AuditEntry{Action: adminauth.LoginDenied}); err != nil {
+		c.Logger.Warn("denied login not recorded in the audit", "error", err)
+	}
 }
 
 // logout ends the session.
@@ -177,11 +191,22 @@ func (c *Console) checkForm(r *request) error {
 	return nil
 }
 
-func addressOf(r *http.Request) string {
-	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-		return host
+// networkOf returns the address of a client. A client with IPv6 usually has all addresses of a /64,
+// so it is that network.
+func networkOf(r *http.Request) string {
+	client, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
 	}
-	return r.RemoteAddr
+	address := client.Addr().Unmap()
+	if address.Is4() {
+		return address.String()
+	}
+	network, err := address.Prefix(64)
+	if err != nil {
+		return address.String()
+	}
+	return network.String()
 }
 
 const (
@@ -189,9 +214,11 @@ const (
 	maxFailedLogins = 5
 	// maxLimitedAddresses limits the memory for addresses. When it is full, all addresses wait.
 	maxLimitedAddresses = 10_000
+	// maxRecordedAddresses is for how many addresses in a minute a failed login is recorded.
+	maxRecordedAddresses = 100
 )
 
-// loginLimiter counts failed logins by address and minute.
+// loginLimiter counts failed logins by networkOf and minute.
 type loginLimiter struct {
 	now    func() time.Time
 	mu     sync.Mutex
@@ -204,7 +231,7 @@ func newLoginLimiter(now func() time.Time) *loginLimiter {
 }
 
 // failed counts a failed login. It returns how long the address must wait, 0 if it may try again,
-// and whether it is the first one of the minute.
+// and whether to record it: the first one of an address in a minute, for so many addresses.
 func (l *loginLimiter) failed(address string) (wait time.Duration, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,7 +240,7 @@ func (l *loginLimiter) failed(address string) (wait time.Duration, first bool) {
 		return l.minute.Add(time.Minute).Sub(l.now()), false
 	}
 	l.counts[address]++
-	return 0, l.counts[address] == 1
+	return 0, l.counts[address] == 1 && len(l.counts) <= maxRecordedAddresses
 }
 
 // startMinute resets the counts of the minute before.

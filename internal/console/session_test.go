@@ -4,10 +4,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
 )
 
@@ -83,7 +87,13 @@ func TestLogin_cookie_isForThisHostOnly(t *testing.T) {
 func TestLogin_wrongTokens_areLimited(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 1, 10, 0, 20, 0, time.UTC)
-	e := newEnv(t, requireTokens, func(o *Options) { o.Now = func() time.Time { return now } })
+	registry := prometheus.NewRegistry()
+	e := newEnv(t, requireTokens, func(o *Options) {
+		o.Now = func() time.Time { return now }
+		var err error
+		o.DeniedRequests, err = admin.NewDeniedRequests(registry)
+		must(t, err)
+	})
 	secret := e.token(t, "ada", adminauth.Reader)
 	wrong := "postern_" + strings.Repeat("A", 52)
 	b := e.browser()
@@ -106,8 +116,46 @@ func TestLogin_wrongTokens_areLimited(t *testing.T) {
 	if p := e.browser().post(t, "/console/login", url.Values{"token": {wrong}}); p.status != http.StatusUnauthorized {
 		t.Errorf("a minute later: %d", p.status)
 	}
-	if n := e.db.QueryStrings(t, `SELECT count(*)::text FROM audit`); n[0] != "1" {
-		t.Errorf("%s audit entries", n[0])
+	// one entry for each minute with a wrong token, and one for the login
+	if got := e.db.QueryStrings(t, `SELECT concat_ws(' ', actor, via, action, address ~ '^127') FROM audit ORDER BY
+		id`); !slices.Equal(got, []string{"unknown console console login denied t", "ada console console login t",
+		"unknown console console login denied t"}) {
+		t.Errorf("the audit has %q", got)
+	}
+	families, err := registry.Gather()
+	must(t, err)
+	denied := map[string]float64{}
+	for _, m := range families[0].GetMetric() {
+		denied[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+	}
+	if denied["token"] != 7 {
+		t.Errorf("denied requests: %v", denied)
+	}
+}
+
+// Failed logins count by IPv4 address, and by the /64 network of an IPv6 address. The audit records
+// only some addresses in a minute.
+func TestLoginLimiter_networks_countTogether(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l := newLoginLimiter(func() time.Time { return now })
+	for i, x := range []struct {
+		address string
+		first   bool
+	}{{"192.0.2.1:1", true}, {"192.0.2.2:1", true}, {"[::ffff:192.0.2.1]:9", false}, {"[2001:db8::1]:1", true},
+		{"[2001:db8::ffff:1]:2", false}, {"[2001:db8:0:1::1]:1", true}, {"[fe80::1%eth0]:1", true}} {
+		if wait, first := l.failed(networkOf(&http.Request{RemoteAddr: x.address})); wait != 0 || first != x.first {
+			t.Errorf("%d: %s waits %s, first %v", i, x.address, wait, first)
+		}
+	}
+	recorded := 0
+	for i := range 1000 {
+		if _, first := l.failed(fmt.Sprint("address ", i)); first {
+			recorded++
+		}
+	}
+	if recorded != maxRecordedAddresses-5 {
+		t.Errorf("%d other addresses are recorded", recorded)
 	}
 }
 
