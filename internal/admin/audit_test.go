@@ -250,6 +250,22 @@ func TestIdempotencyKey_everyRoute_changesOnce(t *testing.T) {
 	}
 }
 
+// A request that is invalid does not use up its key: the corrected request may have it.
+func TestIdempotencyKey_invalidRequest_leavesTheKey(t *testing.T) {
+	t.Parallel()
+	b := changing(t)
+	for i, c := range []struct {
+		body   string
+		status int
+	}{{`{"source": "stripe", "mode": "x"}`, 400}, {`{"source": "stripe", "mode": "x"}`, 400},
+		{`{"source": "stripe"}`, 200}, {`{"source": "shop"}`, 422}} {
+		res := postAs(b.handler, "/api/v1/replays", c.body, "k", "")
+		if res.Code != c.status || res.Header().Get("Idempotency-Replayed") != "" {
+			t.Errorf("%d: %s", i, responseText(res))
+		}
+	}
+}
+
 // A key belongs to its token: the same key of another token is a different key.
 func TestIdempotencyKey_otherToken_isSeparate(t *testing.T) {
 	t.Parallel()

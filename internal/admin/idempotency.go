@@ -26,7 +26,7 @@ const claimKey = "postern claim"
 
 // unstoredStatuses are those of client errors after which the same request may succeed later, or at
 // another process.
-var unstoredStatuses = []int{http.StatusTooManyRequests, http.StatusMisdirectedRequest}
+var unstoredStatuses = []int{http.StatusBadRequest, http.StatusTooManyRequests, http.StatusMisdirectedRequest}
 
 // claimOf returns the claim of a request with an idempotency key; nil for one without.
 func claimOf(c echo.Context) *adminauth.KeyClaim {
@@ -35,8 +35,8 @@ func claimOf(c echo.Context) *adminauth.KeyClaim {
 }
 
 // withIdempotencyKey executes a request with an idempotency key once. The transaction of a change
-// stores the response (change). executeOnce stores an error response, except one with status 5xx,
-// 421 or 429. A request without a stored response, such as a preview, is executed again.
+// stores the response (change). executeOnce stores an error response, except one with status 400,
+// 421, 429 or 5xx. A request without a stored response, such as a preview, is executed again.
 func (h *handler) withIdempotencyKey(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		key, err := idempotency.Key(c.Request().Header.Values(idempotency.Header))
@@ -86,14 +86,14 @@ func idempotencyRequest(c echo.Context, key string) (adminauth.KeyedRequest, err
 // executeOnce executes the request. It stores an error response as withIdempotencyKey describes, or
 // releases the key.
 func (h *handler) executeOnce(c echo.Context, claim *adminauth.KeyClaim, next echo.HandlerFunc) error {
-	open := true
+	open, release := true, claim.Release
 	defer func() { // also after a panic
 		if !open {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)
 		defer cancel()
-		if err := claim.Release(ctx, h.Pool); err != nil {
+		if err := release(ctx, h.Pool); err != nil {
 			h.Logger.Warn("idempotency key not released; it is free when its lease ends", "error", err)
 		}
 	}()
@@ -103,6 +103,9 @@ func (h *handler) executeOnce(c echo.Context, claim *adminauth.KeyClaim, next ec
 		return nil
 	}
 	p := Describe(err)
+	if p.Status == http.StatusBadRequest {
+		release = claim.Discard // nothing was executed, so a corrected request may have the key
+	}
 	if p.Status >= 500 || slices.Contains(unstoredStatuses, p.Status) || errors.Is(err, adminauth.ErrInProgress) {
 		return err
 	}

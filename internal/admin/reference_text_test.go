@@ -69,8 +69,9 @@ take 30 seconds.
 - Another body, query or path with the same key gets 422. A request whose first copy is in progress
   gets 409.
 - A key belongs to the token (or to loopback) and the route. It expires after 24 hours.
-- Error responses are stored too, except 5xx, 421 and 429. After these, send the same request with the
-  same key again. Previews and dry runs are executed again each time.
+- Error responses are stored too, except 400, 421, 429 and 5xx. After these, send the request with
+  the same key again; after 400, a corrected one. Previews and dry runs are executed again each
+  time.
 
 The parameter ` + "`idempotency_key`" + ` of a run never expires. It starts one run for one occasion. The header
 is for lost responses.

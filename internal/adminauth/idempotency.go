@@ -140,6 +140,17 @@ func (c *KeyClaim) StoreResponse(ctx context.Context, db postgres.DB, a StoredRe
 // HasResponse reports whether StoreResponse was successful. Its transaction may still fail.
 func (c *KeyClaim) HasResponse() bool { return c != nil && c.stored }
 
+const deleteKeySQL = `DELETE FROM idempotency_keys WHERE scope = $1 AND key = $2 AND lease_owner = $3
+	AND status IS NULL`
+
+// Discard deletes a key without a response. Any request may use it again.
+func (c *KeyClaim) Discard(ctx context.Context, db postgres.DB) error {
+	if _, err := db.Exec(ctx, deleteKeySQL, c.Scope, c.Key, c.owner); err != nil {
+		return fmt.Errorf("discard idempotency key: %w", err)
+	}
+	return nil
+}
+
 const releaseSQL = `UPDATE idempotency_keys SET lease_until = clock_now() WHERE scope = $1 AND key = $2
 	AND lease_owner = $3 AND status IS NULL`
 
