@@ -330,7 +330,7 @@ func printExplanation(x *call, explanation *provider.Explanation) error {
 	for _, e := range explanation.Events {
 		fmt.Fprintln(x.out)
 		if err := printFields(x.out, "event id", e.Key, "type", e.Type, "account", e.Account, "object",
-			describeObject(e.ObjectType, e.ObjectID), "occurred", e.OccurredAt, "says", e.Effect); err != nil {
+			describeObject(e.ObjectType, e.ObjectID), "occurred", e.OccurredAt, "change", e.Effect); err != nil {
 			return err
 		}
 	}

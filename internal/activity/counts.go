@@ -16,22 +16,24 @@ import (
 
 // Counts are what happened to events and deliveries of a source.
 type Counts struct {
-	// Stored, Duplicates and Conflicts count events of accepted deliveries. Events that
-	// reconciliations, refetches and imports append are not among them.
-	Stored     int64 `json:"stored,omitzero"`
+	// New events of accepted deliveries. Events that reconciliations, refetches and imports append
+	// are not counted.
+	Stored int64 `json:"stored,omitzero"`
+	// Events of accepted deliveries that were stored before.
 	Duplicates int64 `json:"duplicates,omitzero"`
-	Conflicts  int64 `json:"conflicts,omitzero"`
-	// Rejected counts rejected deliveries.
+	// Events of accepted deliveries whose key was stored with other content.
+	Conflicts int64 `json:"conflicts,omitzero"`
+	// Rejected deliveries.
 	Rejected int64 `json:"rejected,omitzero"`
-	// Applied and the following counts are committed outcomes by status, live and of runs. A failed
-	// event is retried, and counts again each time.
+	// Committed outcomes of this status, live and of runs, as in the counts that follow.
 	Applied   int64 `json:"applied,omitzero"`
 	Unchanged int64 `json:"unchanged,omitzero"`
 	Stale     int64 `json:"stale,omitzero"`
 	Ambiguous int64 `json:"ambiguous,omitzero"`
 	Ignored   int64 `json:"ignored,omitzero"`
-	Failed    int64 `json:"failed,omitzero"`
-	Dead      int64 `json:"dead,omitzero"`
+	// Outcomes of this status. A failed event is retried, and counts again each time.
+	Failed int64 `json:"failed,omitzero"`
+	Dead   int64 `json:"dead,omitzero"`
 }
 
 // numbers returns pointers to the counts, in the order of the columns.

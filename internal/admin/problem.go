@@ -69,7 +69,7 @@ var problemTypes = map[string]problemType{
 	"busy": {http.StatusTooManyRequests, "another dry run is in progress",
 		"A process executes one dry run at a time. Try again when the other has finished, or use postern replay " +
 			"--dry-run."},
-	"watchers": {http.StatusServiceUnavailable, "no more watchers",
+	"streams": {http.StatusServiceUnavailable, "no more streams",
 		"Too many clients follow the events of this process already, or the process stops. Try again later."},
 	"not-ready": {http.StatusServiceUnavailable, "not ready",
 		"The process cannot do its work now. Only /readyz returns this type; the detail has the reason."},
@@ -121,7 +121,7 @@ func Describe(err error) *Problem {
 	case errors.Is(err, operations.ErrNoReprocessor):
 		return NewProblem("other-process", err.Error())
 	case errors.Is(err, operations.ErrTooManyWatchers), errors.Is(err, operations.ErrFollowerClosed):
-		return NewProblem("watchers", err.Error())
+		return NewProblem("streams", err.Error())
 	case errors.Is(err, events.ErrInvalid):
 		return NewProblem("invalid", err.Error())
 	case errors.Is(err, events.ErrNotFound):

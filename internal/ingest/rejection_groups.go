@@ -22,14 +22,14 @@ import (
 type RejectionGroup struct {
 	Source string `json:"source"`
 	Reason string `json:"reason"`
-	// Explanation describes the reason and its usual cause.
+	// The reason and its usual cause, in a sentence.
 	Explanation string `json:"explanation"`
-	// Diagnosis is the probable cause, by what is stored of the source; "" if there are too few
+	// The probable cause, by what is stored of the source; "" if there are too few
 	// rejections.
 	Diagnosis string `json:"diagnosis"`
-	// Count is the number of stored rejections. Truncated of them have only a part of their body,
-	// and cannot be verified again.
-	Count     int64 `json:"count"`
+	// The number of stored rejections.
+	Count int64 `json:"count"`
+	// How many of them have only a part of their body, and cannot be verified again.
 	Truncated int64 `json:"truncated"`
 	// FirstAt and LastAt are when the first and the last of them were received.
 	FirstAt events.Instant `json:"first_at"`

@@ -43,14 +43,14 @@ func Explain(src *Source, d *Delivery, schemes ...*signature.Scheme) []signature
 
 // Explanation says step by step how a gateway handles a delivery.
 type Explanation struct {
-	// Verified is true if a gateway accepts the signature.
+	// True if a gateway accepts the signature.
 	Verified bool `json:"verified"`
 	// Steps are the checks in order: the place and the form of the signature, the signed bytes,
 	// each secret, the age of the signed time, and the probable causes of a failure.
 	Steps []signature.Step `json:"steps"`
-	// Response says what the gateway responds instead of storing events; "" if it stores them.
-	Response string `json:"answer,omitempty"`
-	// Events are the events that it stores.
+	// What the gateway responds instead of storing events; "" if it stores them.
+	Response string `json:"response,omitempty"`
+	// The events that it stores.
 	Events []ExplainedEvent `json:"events,omitempty"`
 	// Rejected is why a gateway rejects the delivery; "" if it does not.
 	Rejected string `json:"-"`
@@ -65,8 +65,8 @@ type ExplainedEvent struct {
 	ObjectID   string `json:"object_id,omitempty"`
 	// OccurredAt is RFC 3339; "" if the event has no time.
 	OccurredAt string `json:"occurred_at,omitempty"`
-	// Effect says what the event does to its object.
-	Effect string `json:"says"`
+	// What the event does to its object.
+	Effect string `json:"change"`
 }
 
 // ExplainDelivery processes a delivery like a gateway, without storing anything. With anyAge it
