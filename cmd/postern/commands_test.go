@@ -100,7 +100,7 @@ func TestCommands_everyChange_isInTheAudit(t *testing.T) {
 		{"schedules run", "nightly --no-wait --reason why"},
 		{"retention run", "--bodies 30 --yes --no-wait --reason why"},
 		{"redact", "--event evt_1 --yes --no-wait --reason why"},
-		{"rejections reprocess", rejection + " --yes --why why"},
+		{"rejections reprocess", rejection + " --yes --reason why"},
 		{"stream republish", "--no-wait --reason why"},
 		{"spool remove", "gone --force --yes --reason why"},
 		{"import", file + " --reason why"},

@@ -265,7 +265,7 @@ func overwriteObject(x *call) error {
 
 func newRefetchesCommand(c *cli) *cobra.Command {
 	return group("refetches", "List, add and cancel refetches of objects from the provider's API",
-		listCommand[refetch.Request, operations.SourceParams]{
+		listCommand[refetch.Request, operations.PendingRefetchParams]{
 			subject: "objects whose refetch is pending: why, when it is due, and why the last attempt failed",
 			example: "  postern refetches list --source stripe",
 			query:   operations.Refetches,

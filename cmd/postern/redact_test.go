@@ -244,18 +244,18 @@ func TestRejections_verifyAndReprocess_storeValidDeliveries(t *testing.T) {
 	b.run(t, "rejections", "verify", "99").want(t, 3, "", "rejection 99: not found")
 	b.run(t, "rejections", "verify", "1", "--source", "stripe").want(t, 2, "", "either ids of rejections or flags")
 	b.run(t, "rejections", "verify", "--source", "shop", "-o", "json").want(t, 0, "[]", "")
-	b.run(t, "rejections", "reprocess", fmt.Sprint(good)).want(t, 2, "", "give a reason with --why")
-	r := b.run(t, "rejections", "reprocess", fmt.Sprint(good), "--why", "rotated")
+	b.run(t, "rejections", "reprocess", fmt.Sprint(good)).want(t, 2, "", "give a reason with --reason")
+	r := b.run(t, "rejections", "reprocess", fmt.Sprint(good), "--reason", "rotated")
 	if r.status != 2 {
 		t.Errorf("%+v", r)
 	}
-	if r := b.run(t, "rejections", "reprocess", fmt.Sprint(bad), "--why", "rotated", "--yes"); r.status != 1 {
+	if r := b.run(t, "rejections", "reprocess", fmt.Sprint(bad), "--reason", "rotated", "--yes"); r.status != 1 {
 		t.Errorf("%+v", r)
 	}
 	b.run(t, "events", "list").want(t, 0, "No events.", "")
-	b.run(t, "rejections", "reprocess", fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0,
+	b.run(t, "rejections", "reprocess", fmt.Sprint(good), "--reason", "rotated", "--yes").want(t, 0,
 		fmt.Sprintf("%d          stripe", good), "1 of 1 rejection valid now, with 1 event\n")
-	b.run(t, "rejections", "reprocess", "--source", "stripe", "--why", "rotated", "--yes", "-o", "json").want(t, 0,
+	b.run(t, "rejections", "reprocess", "--source", "stripe", "--reason", "rotated", "--yes", "-o", "json").want(t, 0,
 		fmt.Sprintf(`"id":%d,`, more), "1 of 2 rejections valid now, with 1 event\n")
 	b.run(t, "rejections", "list").want(t, 0, fmt.Sprintf("\n%d  ", bad), "")
 	var n int
@@ -277,11 +277,11 @@ func TestRejections_deletedMeanwhile_areSkipped(t *testing.T) {
 		WHERE OLD.id = %d DO INSTEAD NOTHING`, gone)); err != nil { // finds none to delete
 		t.Fatal(err)
 	}
-	if r := b.run(t, "rejections", "reprocess", fmt.Sprint(gone), "--why", "rotated", "--yes"); r.status != 3 ||
+	if r := b.run(t, "rejections", "reprocess", fmt.Sprint(gone), "--reason", "rotated", "--yes"); r.status != 3 ||
 		!strings.Contains(r.errs, "redacted, reprocessed or deleted meanwhile") {
 		t.Errorf("%+v", r)
 	}
-	b.run(t, "rejections", "reprocess", fmt.Sprint(gone), fmt.Sprint(good), "--why", "rotated", "--yes").want(t, 0,
+	b.run(t, "rejections", "reprocess", fmt.Sprint(gone), fmt.Sprint(good), "--reason", "rotated", "--yes").want(t, 0,
 		fmt.Sprintf("%d          stripe", good), "2 of 2 rejections valid now")
 	var n int
 	if err := b.db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events WHERE verification->>'rejection' = $1::text`,

@@ -17,7 +17,7 @@ func newRejectionsCommand(c *cli) *cobra.Command {
 		listCommand[ingest.Rejection, operations.RejectionParams]{
 			subject: "rejected deliveries, the newest first",
 			example: `  postern rejections list
-  postern rejections list --source stripe --reason wrong_signature --since 1d`,
+  postern rejections list --source stripe --rejection-reason wrong_signature --since 1d`,
 			query: operations.Rejections,
 			columns: []column[ingest.Rejection]{
 				{"ID", func(r ingest.Rejection) any { return r.ID }},
@@ -72,7 +72,7 @@ of receipt, with the current secrets and settings in --config FILE. The sources 
 postern dev need no --config. Nothing is written; postern rejections reprocess stores what is valid
 now.`,
 		example: `  postern rejections verify 17 --config postern.yaml
-  postern rejections verify --source stripe --reason wrong_signature --since 1d --config postern.yaml`,
+  postern rejections verify --source stripe --rejection-reason wrong_signature --since 1d --config postern.yaml`,
 		params: operations.Params(operations.RejectionParams{}), ids: "postern rejections list", check: checkSelection,
 		run: func(x *call) error {
 			r, selection, err := newReprocessor(x)
@@ -142,21 +142,21 @@ func eachRejection(s operations.RejectionSelection,
 
 func newRejectionsReprocessCommand(c *cli) *cobra.Command {
 	return command{
-		use: "reprocess [ID...] --why TEXT", short: "Store rejected deliveries that are valid now",
+		use: "reprocess [ID...] --reason TEXT", short: "Store rejected deliveries that are valid now",
 		long: `Verify rejected deliveries again, as postern rejections verify does, and store those
 that are valid now, as the gateway would have: with their time of receipt, each event once. The log
 keeps the actor and the reason with the verification. The republisher has them applied about a
 minute later. Other deliveries stay rejected. The command shows how many are valid and asks first.
 
 Storing needs the database access of a gateway: name a gateway's configuration with --config FILE.`,
-		example: `  postern rejections reprocess 17 --why 'the secret was rotated' --config gateway.yaml
-  postern rejections reprocess --source stripe --reason wrong_signature --since 1d ` +
-			`--why 'the secret was rotated' --yes --config gateway.yaml`,
+		example: `  postern rejections reprocess 17 --reason 'the secret was rotated' --config gateway.yaml
+  postern rejections reprocess --source stripe --rejection-reason wrong_signature --since 1d ` +
+			`--reason 'the secret was rotated' --yes --config gateway.yaml`,
 		params: operations.Params(operations.RejectionParams{}), ids: "postern rejections list",
-		flags: []flag{yesFlag, {"why", "the reason; required, kept with each event", true}},
+		flags: []flag{yesFlag, {"reason", "the reason; required, kept with each event", true}},
 		check: func(x *call) error {
-			if strings.TrimSpace(x.text("why")) == "" {
-				return usagef("give a reason with --why")
+			if strings.TrimSpace(x.text("reason")) == "" {
+				return usagef("give a reason with --reason")
 			}
 			return checkSelection(x)
 		},
@@ -219,7 +219,7 @@ func reprocess(x *call, r *operations.Reprocessor, selection operations.Rejectio
 	out := &listPrinter[operations.ReprocessedRejection]{out: x.out, json: x.json(), columns: reprocessedColumns,
 		emptyText: "No deliveries were stored."}
 	store := func(s operations.RejectionSelection) (*operations.RejectionResults, error) {
-		return r.Reprocess(x.ctx, x.pool, operations.ReprocessParams{RejectionSelection: s, Reason: x.text("why")},
+		return r.Reprocess(x.ctx, x.pool, operations.ReprocessParams{RejectionSelection: s, Reason: x.text("reason")},
 			operator())
 	}
 	err = eachRejection(selection, store, func(item operations.ReprocessedRejection) error {

@@ -174,8 +174,8 @@ func TestLists_filters_selectRows(t *testing.T) {
 		"/api/v1/outcomes?status=dead":                                   "account x.example",
 		"/api/v1/outcomes?event=k1":                                      "status applied",
 		"/api/v1/outcomes?object_type=order&object_id=7&run=0":           "status dead applied",
-		"/api/v1/rejections?reason=wrong_signature":                      "detail seen",
-		"/api/v1/rejections?reason=stale_timestamp":                      "detail ",
+		"/api/v1/rejections?rejection_reason=wrong_signature":            "detail seen",
+		"/api/v1/rejections?rejection_reason=stale_timestamp":            "detail ",
 		"/api/v1/conflicts":                                              "id ",
 	} {
 		member, items, _ := strings.Cut(want, " ")

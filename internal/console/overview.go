@@ -44,7 +44,6 @@ func overviewPage(ctx context.Context, r *request) (*view, error) {
 // path of the API's list.
 var attentionPages = map[string]string{
 	"dead_outcomes": "failures?status=dead", "spools_not_empty": "health#spools", "processes_not_ready": "#processes",
-	"silent_types": "#sources", "sources_only_rejected": "rejections?since=15m",
 }
 
 // attentionBlock lists what needs an operator, with how long it has.

@@ -12,7 +12,6 @@ import (
 	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/reconcile"
-	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/watermarks"
@@ -69,15 +68,10 @@ func completePart(now time.Time, m *watermarks.Completeness) cell {
 	return c
 }
 
-const (
-	// newestScans is how many reconciliations the page shows.
-	newestScans = 10
-	// shownRefetches is how many refetch requests the page reads.
-	shownRefetches = 100
-)
+// newestScans is how many reconciliations the page shows.
+const newestScans = 10
 
-// reconciliationPage shows until when everything is complete, the newest reconciliations, and the
-// pending refetches.
+// reconciliationPage shows until when everything is complete, and the newest reconciliations.
 func reconciliationPage(ctx context.Context, r *request) (*view, error) {
 	v, err := completenessList.page()(ctx, r)
 	if err != nil {
@@ -90,18 +84,12 @@ func reconciliationPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	pending := operations.SourceParams{Source: source}
-	pending.SetPage(shownRefetches, "")
-	refetches, err := operations.Refetches(ctx, r.c.Pages, pending)
-	if err != nil {
-		return nil, err
-	}
 	start := path("runs", "new", "reconcile")
 	v.Blocks = append([]block{{Presets: []cell{link("Reconcile now", query(start, "source", source)),
 		link("Compare all objects", query(start, "source", source, "objects", "true")),
-		link("All reconciliations", query(path("runs"), "job", reconcile.Job))}}}, v.Blocks...)
-	v.Blocks = append(v.Blocks, newestScanBlock(r, newest.Items), refetchBlock(r, refetches.Items,
-		refetches.Next != ""))
+		link("All reconciliations", query(path("runs"), "job", reconcile.Job)),
+		link("Pending refetches", query(path("refetches"), "source", source))}}}, v.Blocks...)
+	v.Blocks = append(v.Blocks, newestScanBlock(r, newest.Items))
 	return v, nil
 }
 
@@ -122,30 +110,6 @@ func newestScanBlock(r *request, newest []runs.Run) block {
 			unrepaired, r.shortTime(run.CreatedAt.Time)})
 	}
 	return block{ID: "scans", Heading: "Newest reconciliations", Table: t}
-}
-
-// refetchBlock shows the objects that wait for a refetch, the suspended ones first.
-func refetchBlock(r *request, all []refetch.Request, more bool) block {
-	slices.SortStableFunc(all, func(a, b refetch.Request) int {
-		switch {
-		case a.Suspended == b.Suspended:
-			return 0
-		case a.Suspended:
-			return -1
-		}
-		return 1
-	})
-	b := block{ID: "refetches", Heading: "Pending refetches", Table: refetchList.embed(r, all, "No object waits for a "+
-		"refetch."), Folded: len(all) == 0}
-	b.Table.Command, b.Table.Curl = "postern refetches list", curlLine(r, "/api/v1/refetches", nil)
-	if len(all) > 0 && all[0].Suspended {
-		b.Notes = append(b.Notes, note{Tone: "warning", Text: "No further attempt is made for a suspended refetch. " +
-			"Open the object to request a refetch again, or to cancel it."})
-	}
-	if more {
-		b.Notes = append(b.Notes, note{Tone: "info", Text: fmt.Sprintf("The list shows the first %d.", shownRefetches)})
-	}
-	return b
 }
 
 // newReconciliation shows what a reconciliation would do, and starts it.

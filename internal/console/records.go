@@ -125,8 +125,8 @@ func runCell(run int64) cell {
 var rejectionList = list[operations.RejectionParams, ingest.Rejection]{
 	title: "Rejections", text: "Deliveries that a source did not accept. Nothing of them is in the log.",
 	command: "rejections list", api: "/api/v1/rejections",
-	main:    []string{"source", "reason", "since", "until"},
-	presets: []preset{{"wrong signature", "?reason=wrong_signature"}, {"last hour", "?since=1h"}},
+	main:    []string{"source", "rejection_reason", "since", "until"},
+	presets: []preset{{"wrong signature", "?rejection_reason=wrong_signature"}, {"last hour", "?since=1h"}},
 	columns: []string{"Received", "Source", "Reason", "Detail", "Sent from", "Bytes", "Rejection"},
 	row:     rejectionRow,
 	read:    operations.Rejections,
@@ -173,11 +173,12 @@ func conflictRow(r *request, c *events.Conflict) []cell {
 		r.eventCell(c.Event), shortCode(c.Account), number(c.Bytes)}
 }
 
-var refetchList = list[operations.SourceParams, refetch.Request]{
+var refetchList = list[operations.PendingRefetchParams, refetch.Request]{
 	title: "Refetches", text: "Objects that a processor will read again from the provider's API: those that the " +
 		"mirror is not sure about, and those that operators requested.",
 	command: "refetches list", api: "/api/v1/refetches",
-	main:    []string{"source"},
+	main:    []string{"source", "suspended"},
+	presets: []preset{{"all", ""}, {"suspended", "?suspended=true"}},
 	columns: []string{"Object", "Source", "Account", "Reason", "Requested", "Next attempt", "Attempts", "Last error"},
 	row:     refetchRow,
 	read:    operations.Refetches,
@@ -211,7 +212,7 @@ func (r *request) refetchDue(q *refetch.Request) cell {
 	return due
 }
 
-func refetchListActions(r *request, p *operations.SourceParams) []action {
+func refetchListActions(r *request, p *operations.PendingRefetchParams) []action {
 	inputs := []input{{Name: "source", Label: "Source", Kind: "text", Value: p.Source, Required: true}, {Name: "type",
 		Label: "Type of the object", Kind: "text", Required: true}, {Name: "object_id", Label: "Id of the object",
 		Kind: "text", Required: true}, {Name: "account", Label: "Account (if several have the object)", Kind: "text"}}

@@ -194,7 +194,7 @@ func rejectionGroups(ctx context.Context, r *request, p *operations.RejectionPar
 
 func rejectionGroupRow(r *request, g *ingest.RejectionGroup) []cell {
 	reason := reasonCell(g.Reason, g.Explanation)
-	reason.Href = query(path("rejections"), "source", g.Source, "reason", g.Reason)
+	reason.Href = query(path("rejections"), "source", g.Source, "rejection_reason", g.Reason)
 	count := number(g.Count)
 	if g.Truncated > 0 {
 		count.Sub = groupDigits(g.Truncated) + " truncated"
@@ -207,7 +207,11 @@ func rejectionGroupRow(r *request, g *ingest.RejectionGroup) []cell {
 	if g.MoreRemotes > 0 {
 		from.Sub = "and " + describeCount(g.MoreRemotes, "other sender")
 	}
+	verify := cell{Text: "verify again", Title: r.mayChange()}
+	if verify.Title == "" {
+		verify = button(link(verify.Text, query(verifyPath, "source", g.Source, "rejection_reason", g.Reason)))
+	}
 	cause := wide(text(sentence(cmp.Or(g.Diagnosis, g.Explanation))))
 	return []cell{link(g.Source, path("sources", g.Source)), reason, count, r.second(g.FirstAt), r.second(g.LastAt),
-		from, cause, button(link("verify again", query(verifyPath, "source", g.Source, "rejection_reason", g.Reason)))}
+		from, cause, verify}
 }

@@ -16,7 +16,8 @@ import (
 
 // sourcePages are the pages of sources.
 func (c *Console) sourcePages() map[string]page {
-	return map[string]page{"sources": sourcesPage, "sources/{name}": sourcePage}
+	return map[string]page{"sources": sourcesPage, "sources/{name}": sourcePage,
+		"source-types": typeList.page()}
 }
 
 func sourcesPage(ctx context.Context, r *request) (*view, error) {
@@ -207,19 +208,29 @@ func (r *request) typesBlock(ctx context.Context, source string) (block, error) 
 	if err != nil {
 		return block{}, err
 	}
-	t := &table{Columns: []string{"Event type", "Events", "Last", "Longest interval", "State"},
-		Empty: "No event is reported yet. Processes report once a minute.",
-		Curl:  curlLine(r, "/api/v1/source-types", map[string]string{"source": source})}
+	t := &table{Columns: typeList.columns, Empty: "No event is reported yet. Processes report once a minute.",
+		Curl: curlLine(r, "/api/v1/source-types", map[string]string{"source": source})}
 	for i := range found.Items {
-		e := &found.Items[i]
-		state := cell{}
-		if e.Silent {
-			state = cell{Text: "silent", Badge: true, Tone: "warning"}
-		}
-		t.Rows = append(t.Rows, []cell{link(e.Type, query(path("events"), "source", source, "type", e.Type)),
-			number(e.Count), r.at(e.LastAt), text(intervalText(e)), state})
+		t.Rows = append(t.Rows, typeRow(r, &found.Items[i]))
 	}
 	return block{ID: "types", Heading: "Event types", Table: t}, nil
+}
+
+var typeList = list[operations.SourceTypeParams, activity.SourceType]{
+	title: "Event types", text: "The event types that deliveries brought. A silent one has been missing for twice " +
+		"its longest interval.",
+	api: "/api/v1/source-types", main: []string{"source", "silent"}, presets: []preset{{"all", ""},
+		{"silent", "?silent=true"}},
+	columns: []string{"Event type", "Source", "Events", "Last", "Longest interval", "State"},
+	row:     typeRow, read: operations.SourceTypes,
+	empty: "No event type matches the filter. Processes report the types of events once a minute.",
+	more:  "Show more",
+}
+
+func typeRow(r *request, e *activity.SourceType) []cell {
+	return []cell{link(e.Type, query(path("events"), "source", e.Source, "type", e.Type)),
+		link(e.Source, path("sources", e.Source)), number(e.Count), r.at(e.LastAt), text(intervalText(e)),
+		yes(e.Silent, "silent", "warning")}
 }
 
 func intervalText(e *activity.SourceType) string {

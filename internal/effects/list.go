@@ -111,6 +111,8 @@ type Filter struct {
 	Account                    *string
 	Type, ID, Rule, State, Key string
 	Event                      int64
+	// UnknownOutcome selects effects with a step of UnknownStepsSQL.
+	UnknownOutcome bool
 	// Since and Until bound the time of planning.
 	Since, Until time.Time
 }
@@ -120,22 +122,39 @@ SELECT e.effect, e.key, e.rule_version, e.forced, e.rule, s.name, e.account, e.o
 	e.run, e.state, e.reason, e.compensating, e.destination, e.attempts,
   e.due, e.lease_owner, e.lease_until, e.expires_at, e.planned_at, e.updated_at`
 
-const listSQL = effectColumns + `
+// UnknownStepsSQL selects, as s, the steps with an unknown outcome of effects that have not ended,
+// also while a step is repeated or checked. It reads a small index and looks up each effect,
+// whatever the planner estimates about the size of the tables.
+const UnknownStepsSQL = `effect_steps s
+CROSS JOIN LATERAL (SELECT FROM effects e WHERE e.effect = s.effect AND e.state NOT IN ('done', 'rejected', 'expired',
+	'superseded') OFFSET 0) e
+WHERE (s.state = 'unknown' OR s.state = 'reserved' AND s.first_attempt_at < s.reserved_at)`
+
+const (
+	listFrom = effectColumns + `
 FROM effects e JOIN sources s ON s.number = e.source
 WHERE e.effect < $1 AND ($2::int IS NULL OR e.source = $2) AND ($3::text IS NULL OR e.account = $3)
 	AND ($4::text IS NULL OR e.object_type = $4) AND ($5::text IS NULL OR e.object_id = $5)
   AND ($6::text IS NULL OR e.rule = $6) AND ($7::text IS NULL OR e.state = $7) AND ($8::text IS NULL OR e.key = $8)
   	AND ($9::bigint IS NULL OR e.event_id = $9)
   AND ($10::timestamptz IS NULL OR e.planned_at >= $10) AND ($11::timestamptz IS NULL OR e.planned_at < $11)
-ORDER BY e.effect DESC LIMIT $12`
+`
+	listOrder      = `ORDER BY e.effect DESC LIMIT $12`
+	listSQL        = listFrom + listOrder
+	unknownListSQL = listFrom + `AND e.effect IN (SELECT s.effect FROM ` + UnknownStepsSQL + `) ` + listOrder
+)
 
 // List returns a page of effects, the newest first. Errors: events.ErrInvalid.
 func List(ctx context.Context, db postgres.DB, f Filter, cursor string, limit int) (events.Page[Effect], error) {
 	return events.ReadPage("list effects", cursor, limit, int64(1)<<62, func(e *Effect) int64 { return e.ID },
 		func(below int64, limit int) ([]Effect, error) {
+			sql := listSQL
+			if f.UnknownOutcome {
+				sql = unknownListSQL
+			}
 			// PostgreSQL plans each combination of filters separately. One generic plan would scan
 			// the whole ledger for a key.
-			return postgres.Collect(ctx, db, pgx.RowToStructByPos[Effect], listSQL, pgx.QueryExecModeCacheDescribe,
+			return postgres.Collect(ctx, db, pgx.RowToStructByPos[Effect], sql, pgx.QueryExecModeCacheDescribe,
 				below,
 				events.NilIfZero(f.Source), f.Account, events.NilIfZero(f.Type), events.NilIfZero(f.ID),
 				events.NilIfZero(f.Rule), events.NilIfZero(f.State), events.NilIfZero(f.Key), events.NilIfZero(f.Event),
@@ -190,8 +209,8 @@ func Show(ctx context.Context, db postgres.DB, ids ...int64) ([]View, error) {
 // TemplateData is what the condition and the templates of an effect's rule get.
 type TemplateData struct {
 	ID int64 `json:"effect"`
-	// Data has the event, and the object's state before and after the change. It is null
-	// after a redaction, and after retention has cleared it.
+	// The event, and the object's state before and after the change. Null after a
+	// redaction, and after retention has cleared it.
 	Data json.RawMessage `json:"template_data"`
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/postgres"
 )
@@ -69,7 +70,7 @@ WHERE name = $1 AND condition = $2 AND sequence = $3`
 const (
 	unknownSQL = `
 SELECT count(*), coalesce((array_agg(u.effect ORDER BY u.effect))[1:$2], '{}'), count(*) >= $1
-FROM (SELECT s.effect FROM ` + runner.UnknownStepsSQL + ` AND coalesce(s.first_attempt_at, s.reserved_at) NOT BETWEEN
+FROM (SELECT s.effect FROM ` + effects.UnknownStepsSQL + ` AND coalesce(s.first_attempt_at, s.reserved_at) NOT BETWEEN
 	clock_now() -
 	$3::interval AND clock_now() GROUP BY s.effect ORDER BY s.effect LIMIT $1) u`
 

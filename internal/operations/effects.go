@@ -28,6 +28,8 @@ type EffectParams struct {
 	Event      string  `json:"event,omitzero"`
 	Since      Time    `json:"since,omitzero"`
 	Until      Time    `json:"until,omitzero"`
+	// UnknownOutcome selects only effects with such a step.
+	UnknownOutcome bool `json:"unknown_outcome,omitzero"`
 	Page
 }
 
@@ -35,7 +37,7 @@ type EffectParams struct {
 // *events.AmbiguousKeyError for the event.
 func Effects(ctx context.Context, pool *pgxpool.Pool, p EffectParams) (page events.Page[effects.Effect], err error) {
 	f := effects.Filter{Account: p.Account, ID: p.ObjectID, Rule: p.Rule, State: p.State, Key: p.Key,
-		Since: p.Since.at, Until: p.Until.at}
+		Since: p.Since.at, Until: p.Until.at, UnknownOutcome: p.UnknownOutcome}
 	if f.Type, err = either("type", p.Type, "object_type", p.ObjectType); err != nil {
 		return page, err
 	}

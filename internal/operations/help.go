@@ -54,24 +54,25 @@ var help = map[string]string{
 
 	"ActivityParams.by_source": fmt.Sprintf("true: points for each source, at most %d minutes or hours; false: the "+
 		"sum of the sources, at most %d", activity.MaxPointsBySource, activity.MaxPoints),
-	"ActivityParams.since":     "from this time on (default: an hour before until): " + timeHelp,
-	"ActivityParams.step":      "minute or hour (default: minute, unless the time range is too long or too old)",
-	"ActivityParams.until":     "before this time (default: now): " + timeHelp,
-	"AuditParams.action":       "action, or its first words: runs pause, runs, token",
-	"AuditParams.actor":        "token, account@machine, loopback, or PostgreSQL login",
-	"BacktestParams.rule":      "name of a rule in the current configuration",
-	"RuleName.rule":            "name of the rule",
-	"BacktestParams.since":     "only changes by events stored from this time on: " + timeHelp,
-	"CompensateParams.partial": "true: undo what can be undone and keep the rest",
-	"ConflictParams.type":      "event type" + anyText,
-	"DifferenceParams.kind":    oneOf("difference_kind"),
-	"DifferenceParams.result":  oneOf("difference_result"),
-	"EffectParams.event":       "Postern's id of the event that made the change, or the provider's key",
-	"EffectParams.key":         "the effect's key",
-	"EffectParams.since":       "planned " + sinceHelp,
-	"EffectParams.state":       oneOf("effect_state"),
-	"EffectParams.until":       "planned " + untilHelp,
-	"EventName.id":             eventHelp,
+	"ActivityParams.since":         "from this time on (default: an hour before until): " + timeHelp,
+	"ActivityParams.step":          "minute or hour (default: minute, unless the time range is too long or too old)",
+	"ActivityParams.until":         "before this time (default: now): " + timeHelp,
+	"AuditParams.action":           "action, or its first words: runs pause, runs, token",
+	"AuditParams.actor":            "token, account@machine, loopback, or PostgreSQL login",
+	"BacktestParams.rule":          "name of a rule in the current configuration",
+	"RuleName.rule":                "name of the rule",
+	"BacktestParams.since":         "only changes by events stored from this time on: " + timeHelp,
+	"CompensateParams.partial":     "true: undo what can be undone and keep the rest",
+	"ConflictParams.type":          "event type" + anyText,
+	"DifferenceParams.kind":        oneOf("difference_kind"),
+	"DifferenceParams.result":      oneOf("difference_result"),
+	"EffectParams.event":           "Postern's id of the event that made the change, or the provider's key",
+	"EffectParams.key":             "the effect's key",
+	"EffectParams.since":           "planned " + sinceHelp,
+	"EffectParams.state":           oneOf("effect_state"),
+	"EffectParams.unknown_outcome": "true: only effects that have not ended and have a step with unknown outcome",
+	"EffectParams.until":           "planned " + untilHelp,
+	"EventName.id":                 eventHelp,
 	"EventParams.body": "a path in the body and the value there, in upper or lower case: data.object.customer=cus_1, " +
 		"orders[*].email=ada@example.org",
 	"EventParams.mentions": "an id or e-mail address that the body or headers contain as a whole word, in upper or " +
@@ -149,8 +150,8 @@ var help = map[string]string{
 	"RedactParams.path":   "path of the value in bodies: $.customer.email, $.orders[*].email",
 	"RedactParams.value": "the value at the path, in upper or lower case; - reads it from standard input, so that no " +
 		"shell history contains it",
-	"RejectionFilter.reason":    oneOf("rejection_reason"),
-	"RejectionSelection.cursor": "next_cursor of the previous request",
+	"RejectionFilter.rejection_reason": oneOf("rejection_reason"),
+	"RejectionSelection.cursor":        "next_cursor of the previous request",
 	"RejectionSelection.ids": fmt.Sprintf("ids of rejections, separated by commas, at most %d; without ids the filter "+
 		"selects", maxRejections),
 	"RejectionSelection.rejection_reason": oneOf("rejection_reason"),
@@ -181,9 +182,10 @@ var help = map[string]string{
 	"RetryParams.status":          "failed or dead (default: both)",
 	"TailParams.after": "id of the last event that you got: continue after it; the header Last-Event-ID " +
 		"means the same",
-	"RunParams.schedule": "name of the schedule that started the run",
-	"RunParams.status":   oneOf("run_status"),
-	"RunRequest.reason":  runReason,
+	"PendingRefetchParams.suspended": "true: only objects without a further attempt",
+	"RunParams.schedule":             "name of the schedule that started the run",
+	"RunParams.status":               oneOf("run_status"),
+	"RunRequest.reason":              runReason,
 }
 
 // helpOf returns the help for a parameter of a struct.

@@ -18,7 +18,7 @@ import (
 // RejectionFilter selects rejected deliveries.
 type RejectionFilter struct {
 	Source string `json:"source,omitzero"`
-	Reason string `json:"reason,omitzero" validate:"omitempty,rejection_reason"`
+	Reason string `json:"rejection_reason,omitzero" validate:"omitempty,rejection_reason"`
 	Since  Time   `json:"since,omitzero"`
 	Until  Time   `json:"until,omitzero"`
 }
@@ -84,14 +84,21 @@ type SourceParams struct {
 	Page
 }
 
+// PendingRefetchParams select objects that wait for a refetch.
+type PendingRefetchParams struct {
+	Source    string `json:"source,omitzero"`
+	Suspended bool   `json:"suspended,omitzero"`
+	Page
+}
+
 // Refetches lists the objects that wait for a refetch. Errors: events.ErrInvalid.
-func Refetches(ctx context.Context, pool *pgxpool.Pool, p SourceParams) (page events.Page[refetch.Request],
+func Refetches(ctx context.Context, pool *pgxpool.Pool, p PendingRefetchParams) (page events.Page[refetch.Request],
 	err error) {
 	source, err := checkSource(ctx, pool, p, p.Source)
 	if err != nil {
 		return page, err
 	}
-	return refetch.Requests(ctx, pool, source, p.Cursor, p.limit())
+	return refetch.Requests(ctx, pool, source, p.Suspended, p.Cursor, p.limit())
 }
 
 // ObjectRefetch returns the refetch request of an object, or nil if it has none. Errors:

@@ -130,6 +130,7 @@ func TestHelp_everyParameter_hasOne(t *testing.T) {
 		operations.ReasonParams{}, operations.RuleName{}, operations.EventName{}, operations.EventParams{},
 		operations.NewTokenParams{},
 		operations.ObjectName{}, operations.ObjectParams{}, operations.OutcomeParams{}, operations.OverwriteParams{},
+		operations.PendingRefetchParams{},
 		operations.Page{}, operations.RebuildParams{}, operations.ReconcileParams{}, operations.RedactParams{},
 		operations.RejectionParams{}, operations.RemoveSpoolParams{},
 		operations.ReplayParams{}, operations.RefetchParams{}, operations.ResolveParams{},

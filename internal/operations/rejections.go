@@ -78,8 +78,8 @@ var ErrNoReprocessor = errors.New("this process has no signing secrets and no ac
 // RejectionView is a rejected delivery with the explanation of its verification.
 type RejectionView struct {
 	*ingest.RejectionDetail
-	// Verification explains how the current configuration verifies the delivery as of its receipt;
-	// left out where the process has no such source, or only a part of the body is stored.
+	// How the current configuration verifies the delivery as of its receipt. It is left out where
+	// the process has no such source, or only a part of the body is stored.
 	Verification *provider.Explanation `json:"verification,omitzero"`
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/apply"
-	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
+	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -26,10 +26,10 @@ type Summary struct {
 
 // SummaryItem is one kind of things that need attention.
 type SummaryItem struct {
-	// Kind is events_without_outcome (for more than a minute), dead_outcomes, failed_runs (of the
-	// last 24 hours), runs_awaiting_approval, effects_awaiting_approval, effects_needing_review,
-	// effects_with_unknown_outcome, refetches_suspended, silent_types, spools_not_empty,
-	// processes_not_ready, or sources_only_rejected (of the last 15 minutes).
+	// One of events_without_outcome (for more than a minute), dead_outcomes, failed_runs (of the
+	// last 24 hours), runs_awaiting_approval, rebuilds_awaiting_decision, effects_awaiting_approval,
+	// effects_needing_review, effects_with_unknown_outcome, refetches_suspended, silent_types,
+	// spools_not_empty, processes_not_ready, or sources_only_rejected (of the last 15 minutes).
 	Kind string `json:"kind"`
 	// Count is the number of things, and stops at 1000. AtLeast: there may be more.
 	Count   int64 `json:"count"`
@@ -58,7 +58,7 @@ var attentions = []attention{
 		"%s events are dead: they were not applied, and will not be retried automatically", "/outcomes",
 		map[string]string{"status": "dead"}},
 	{"effects_with_unknown_outcome", "an effect has an unknown outcome", "%s effects have an unknown outcome",
-		"/effects", nil},
+		"/effects", map[string]string{"unknown_outcome": "true"}},
 	{"effects_needing_review", "an effect needs review", "%s effects need review", "/effects",
 		map[string]string{"state": "needs_review"}},
 	{"effects_awaiting_approval", "an effect awaits approval", "%s effects await approval", "/effects",
@@ -68,7 +68,7 @@ var attentions = []attention{
 	{"failed_runs", "a run has failed in the last 24 hours", "%s runs have failed in the last 24 hours", "/runs",
 		map[string]string{"status": "failed"}},
 	{"refetches_suspended", "the refetch of an object is suspended", "the refetches of %s objects are suspended",
-		"/refetches", nil},
+		"/refetches", map[string]string{"suspended": "true"}},
 	{"spools_not_empty", "a spool has deliveries that are not in the log",
 		"%s spools have deliveries that are not in " +
 			"the log", "/spools", nil},
@@ -76,6 +76,9 @@ var attentions = []attention{
 		"%s processes are not ready, or do not report", "/processes", nil},
 	{"silent_types", "an event type has become silent", "%s event types have become silent", "/source-types",
 		map[string]string{"silent": "true"}},
+	{"rebuilds_awaiting_decision", "a rebuild awaits a decision: swap or discard its staged objects",
+		"%s rebuilds await a decision: swap or discard their staged objects", "/runs",
+		map[string]string{"job": "rebuild", "status": "paused"}},
 }
 
 // maxAttention bounds each count of the summary.
@@ -88,7 +91,8 @@ const (
 )
 
 // summarySQL counts each kind up to $1. It reads small tables, the last minutes of the activity,
-// and partial indexes. Its rows are in the order of attentions.
+// and partial indexes. Its rows are in the order of attentions. A subquery reads the clock once, so
+// that an index can be used.
 const summarySQL = `
 SELECT 0, count(*), to_timestamp(min(a.minute)::bigint * 60), clock_now() FROM (
   SELECT min(minute) AS minute FROM activity_minutes
@@ -100,7 +104,7 @@ SELECT 1, count(*), to_timestamp((min(d.event_id) >> 20) / 1000.0), clock_now()
 FROM ` + firstDead + `
 UNION ALL
 SELECT 2, count(DISTINCT u.effect), min(u.at), clock_now() FROM (
-  SELECT s.effect, coalesce(s.first_attempt_at, s.reserved_at) AS at FROM ` + runner.UnknownStepsSQL + `
+  SELECT s.effect, coalesce(s.first_attempt_at, s.reserved_at) AS at FROM ` + effects.UnknownStepsSQL + `
   ORDER BY s.effect LIMIT $1) u
 UNION ALL
 SELECT 3, count(*), min(e.planned_at), clock_now() FROM (SELECT planned_at FROM effects WHERE state = 'needs_review'
@@ -112,7 +116,7 @@ SELECT 5, count(*), min(r.created_at), clock_now() FROM (SELECT created_at FROM 
   WHERE status = 'awaiting_approval' AND ended_at IS NULL LIMIT $1) r
 UNION ALL
 SELECT 6, count(*), min(r.ended_at), clock_now() FROM (SELECT ended_at FROM runs
-  WHERE ended_at > clock_now() - interval '24 hours' AND status = 'failed' ORDER BY ended_at LIMIT $1) r
+  WHERE ended_at > (SELECT clock_now() - interval '24 hours') AND status = 'failed' ORDER BY ended_at LIMIT $1) r
 UNION ALL
 SELECT 7, count(*), min(r.requested_at), clock_now() FROM (SELECT r.requested_at FROM sources s CROSS JOIN LATERAL
   (SELECT r.requested_at FROM refetch_requests r WHERE r.source = s.number AND r.due = 'infinity' LIMIT $1) r
@@ -124,7 +128,11 @@ SELECT 9, count(*), min(p.reported_at), clock_now() FROM (SELECT reported_at FRO
   WHERE not_ready <> '' OR reported_at < clock_now() - interval '30 seconds' LIMIT $1) p
 UNION ALL
 SELECT 10, count(*), min(t.last_at), clock_now() FROM (SELECT t.last_at FROM source_types t
-  WHERE ` + activity.IsSilentSQL + ` LIMIT $1) t`
+  WHERE ` + activity.IsSilentSQL + ` LIMIT $1) t
+UNION ALL
+SELECT 11, count(*), min(r.updated_at), clock_now() FROM (SELECT r.updated_at FROM runs r
+  JOIN checkpoints c ON c.job = r.job AND c.run = r.run
+  WHERE r.job = 'rebuild' AND r.status = 'paused' AND r.ended_at IS NULL AND c.cursor >= r.bound LIMIT $1) r`
 
 // SummaryParams are the parameters of a summary; there are none.
 type SummaryParams struct{}

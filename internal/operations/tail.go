@@ -67,6 +67,8 @@ type Follower struct {
 
 // poller polls from the first watcher to the end of the last one.
 type poller struct {
+	// closed ends with the poller, of which cancel is the end.
+	closed context.Context
 	cancel context.CancelFunc
 	// count is the number of watchers, also of those that read stored events first.
 	count    int
@@ -143,7 +145,7 @@ func (f *Follower) join() (*poller, error) {
 		return nil, ErrFollowerClosed
 	case f.poller == nil:
 		ctx, cancel := context.WithCancel(context.Background())
-		f.poller = &poller{cancel: cancel, ready: make(chan struct{}), watchers: map[*watcher]bool{}}
+		f.poller = &poller{closed: ctx, cancel: cancel, ready: make(chan struct{}), watchers: map[*watcher]bool{}}
 		go f.poll(ctx, f.poller)
 	case f.poller.count == maxWatchers:
 		return nil, ErrTooManyWatchers

@@ -255,3 +255,25 @@ func TestFollower_watchers_endWithCauses(t *testing.T) {
 		t.Errorf("a closed follower: %v", err)
 	}
 }
+
+// A watcher that still reads stored events ends with the follower, also if nobody takes its events.
+func TestFollower_closedWhileEventsAreRead_ends(t *testing.T) {
+	t.Parallel()
+	f := newFollow(t)
+	f.append(t, "a1", "a2")
+	for _, p := range []operations.TailParams{{}, {After: 1}} {
+		follower := &operations.Follower{Pool: f.Pool, Interval: time.Hour}
+		batches, err := follower.Subscribe(t.Context(), p)
+		must(t, err)
+		follower.Close()
+		testkit.Eventually(t, time.Minute, func() error {
+			if n := operations.Watchers(follower); n != 0 {
+				return fmt.Errorf("%d watchers", n)
+			}
+			return nil
+		})
+		if _, open := <-batches; open {
+			t.Error("an event of a closed follower")
+		}
+	}
+}

@@ -47,11 +47,17 @@ const refetchRequestColumns = `h.source, s.name, h.account, h.object_type, h.obj
 // listRefetchRequestsSQL steps over the primary keys of requests, and of objects with a pending
 // refetch. The requests of one source are an interval of these keys. Such an object has no request
 // yet, or its source cannot be read; due and error show which.
-const listRefetchRequestsSQL = `
+const (
+	listRefetchRequestsSQL   = requestsPart + objectsPart + bothParts
+	listSuspendedRequestsSQL = requestsPart + ` AND h.due = 'infinity'` + objectsPart +
+		` AND NOT 'object' = ANY(coalesce(s.api_reads, '{object}'))` + bothParts
+
+	requestsPart = `
 SELECT * FROM (
   (SELECT ` + refetchRequestColumns + `
   FROM refetch_requests h JOIN sources s ON s.number = h.source
-  WHERE (h.source, h.account, h.object_type, h.object_id) > ($1, $2, $3, $4) AND h.source BETWEEN $5 AND $6
+  WHERE (h.source, h.account, h.object_type, h.object_id) > ($1, $2, $3, $4) AND h.source BETWEEN $5 AND $6`
+	objectsPart = `
   ORDER BY h.source, h.account, h.object_type, h.object_id LIMIT $7)
   UNION ALL
   (SELECT o.source, s.name, o.account, o.object_type, o.object_id, 'ambiguous', '', o.updated_at,
@@ -63,12 +69,14 @@ SELECT * FROM (
   	AND o.source BETWEEN $5 AND $6
     AND NOT EXISTS (SELECT FROM refetch_requests h WHERE h.source = o.source AND h.account = o.account
     	AND h.object_type = o.object_type
-      AND h.object_id = o.object_id)
+      AND h.object_id = o.object_id)`
+	bothParts = `
   ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $7)
 ) r (source, name, account, object_type, object_id, reason, requested_by, requested_at, due, suspended, start_after,
 	attempts, error,
 	lease_owner, lease_until)
 ORDER BY source, account, object_type, object_id LIMIT $7`
+)
 
 // Reasons why an object with a pending refetch has no request.
 const (
@@ -79,8 +87,9 @@ const (
 
 // Requests returns a page of the objects that wait for a refetch, in the order of their
 // keys: the mirror's objects with a pending refetch, and those that operators requested. Source 0
-// means all sources. Errors: events.ErrInvalid.
-func Requests(ctx context.Context, pool *pgxpool.Pool, source int32, cursor string,
+// means all sources. suspended selects only those without a further attempt. Errors:
+// events.ErrInvalid.
+func Requests(ctx context.Context, pool *pgxpool.Pool, source int32, suspended bool, cursor string,
 	limit int) (events.Page[Request], error) {
 	var page events.Page[Request]
 	limit, err := events.PageSize(limit)
@@ -93,7 +102,11 @@ func Requests(ctx context.Context, pool *pgxpool.Pool, source int32, cursor stri
 		return page, err
 	}
 	first, last := events.SourceInterval(source)
-	page.Items, err = postgres.Collect(ctx, pool, scanRefetchRequest, listRefetchRequestsSQL, after, account,
+	sql := listRefetchRequestsSQL
+	if suspended {
+		sql = listSuspendedRequestsSQL
+	}
+	page.Items, err = postgres.Collect(ctx, pool, scanRefetchRequest, sql, after, account,
 		objectType, id, first, last, limit, noProcessorReport, noReadableAPI)
 	if err != nil {
 		return page, fmt.Errorf("list refetch requests: %w", err)

@@ -132,14 +132,6 @@ func (m *Metrics) setUnknown(destinations []string) {
 	m.unknownFrom.Set(math.NaN())
 }
 
-// UnknownStepsSQL selects, as s, the steps with an unknown outcome of effects that have not ended,
-// also while a step is repeated or checked. It reads a small index and looks up each effect,
-// whatever the planner estimates about the size of the tables.
-const UnknownStepsSQL = `effect_steps s
-CROSS JOIN LATERAL (SELECT FROM effects e WHERE e.effect = s.effect AND e.state NOT IN ('done', 'rejected', 'expired',
-	'superseded') OFFSET 0) e
-WHERE (s.state = 'unknown' OR s.state = 'reserved' AND s.first_attempt_at < s.reserved_at)`
-
 const (
 	// statesSQL reads only small partial indexes, each up to a bound.
 	statesSQL = `
@@ -158,7 +150,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM effects WHERE state = 'awaiting_approv
 
 	unknownSQL = `
 SELECT count(*), coalesce(extract(epoch FROM clock_now() - min(u.at)), 0)::float8
-FROM (SELECT coalesce(s.first_attempt_at, s.reserved_at) AS at FROM ` + UnknownStepsSQL +
+FROM (SELECT coalesce(s.first_attempt_at, s.reserved_at) AS at FROM ` + effects.UnknownStepsSQL +
 		` ORDER BY s.effect LIMIT $1) u`
 
 	dueSQL = `
