@@ -101,26 +101,29 @@ CREATE TABLE effect_steps (
   captures         text[] NOT NULL DEFAULT '{}',
   first_attempt_at timestamptz,
   at_most_once     boolean NOT NULL DEFAULT false,
+  reason           text NOT NULL DEFAULT '',
   PRIMARY KEY (effect, step, undo),
   CHECK (resolved_by IN ('key', 'check', 'operator')),
-  CHECK (state IN ('reserved', 'done', 'failed', 'unknown'))
+  CHECK (state IN ('checking', 'reserved', 'done', 'failed', 'unknown', 'skipped'))
 )
 WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX effect_steps_unknown ON effect_steps (effect)
   WHERE state = 'unknown' OR (state = 'reserved' AND first_attempt_at < reserved_at);
-COMMENT ON TABLE effect_steps IS 'Steps of effects that were started. A row is committed before its request is sent.';
+COMMENT ON TABLE effect_steps IS
+  'Steps of effects that were started or skipped. A row is committed before its request is sent.';
 COMMENT ON COLUMN effect_steps.effect IS 'The effect.';
 COMMENT ON COLUMN effect_steps.step IS 'Name of the step in the rule.';
 COMMENT ON COLUMN effect_steps.undo IS 'The row is the compensation of the step.';
 COMMENT ON COLUMN effect_steps.position IS 'Position of the step in the rule.';
 COMMENT ON COLUMN effect_steps.state IS
-  'reserved (the request may be in progress), done, failed or unknown (the request may have been executed).';
+  'checking (the destination is asked before the first attempt), reserved (the request may be in progress), done, '
+  'failed, unknown (the request may have been executed) or skipped (the condition of the step was false).';
 COMMENT ON COLUMN effect_steps.destination IS 'Destination of the request.';
 COMMENT ON COLUMN effect_steps.request IS
   'Request as sent at each attempt: method, path, headers and body, without the destination''s own headers. Null '
   'after redaction or retention.';
-COMMENT ON COLUMN effect_steps.fingerprint IS 'SHA-256 of the request.';
-COMMENT ON COLUMN effect_steps.attempts IS 'Number of attempts.';
+COMMENT ON COLUMN effect_steps.fingerprint IS 'SHA-256 of the request. Empty where none was sent.';
+COMMENT ON COLUMN effect_steps.attempts IS 'Number of attempts. 0 where the request was never sent.';
 COMMENT ON COLUMN effect_steps.reserved_at IS 'Time at which the last attempt was reserved.';
 COMMENT ON COLUMN effect_steps.ended_at IS 'Time at which the step ended. Null before.';
 COMMENT ON COLUMN effect_steps.status IS 'HTTP status of the last response.';
@@ -135,6 +138,8 @@ COMMENT ON COLUMN effect_steps.first_attempt_at IS
   'effect, or reserved_at with one attempt.';
 COMMENT ON COLUMN effect_steps.at_most_once IS
   'The step is not sent again automatically where the destination does not know it.';
+COMMENT ON COLUMN effect_steps.reason IS
+  'Why the step was skipped, or is done although its request was never sent. Empty otherwise.';
 
 CREATE TABLE effect_baselines (
   source      int NOT NULL,

@@ -1358,14 +1358,15 @@ CREATE TABLE postern.effect_steps (
     captures text[] DEFAULT '{}'::text[] NOT NULL,
     first_attempt_at timestamp with time zone,
     at_most_once boolean DEFAULT false NOT NULL,
+    reason text DEFAULT ''::text NOT NULL,
     CONSTRAINT effect_steps_resolved_by_check CHECK ((resolved_by = ANY (ARRAY['key'::text, 'check'::text, 'operator'::text]))),
-    CONSTRAINT effect_steps_state_check CHECK ((state = ANY (ARRAY['reserved'::text, 'done'::text, 'failed'::text, 'unknown'::text])))
+    CONSTRAINT effect_steps_state_check CHECK ((state = ANY (ARRAY['checking'::text, 'reserved'::text, 'done'::text, 'failed'::text, 'unknown'::text, 'skipped'::text])))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='1000');
 
 ALTER TABLE postern.effect_steps OWNER TO postern_maintenance;
 
-COMMENT ON TABLE postern.effect_steps IS 'Steps of effects that were started. A row is committed before its request is sent.';
+COMMENT ON TABLE postern.effect_steps IS 'Steps of effects that were started or skipped. A row is committed before its request is sent.';
 
 COMMENT ON COLUMN postern.effect_steps.effect IS 'The effect.';
 
@@ -1375,15 +1376,15 @@ COMMENT ON COLUMN postern.effect_steps.undo IS 'The row is the compensation of t
 
 COMMENT ON COLUMN postern.effect_steps."position" IS 'Position of the step in the rule.';
 
-COMMENT ON COLUMN postern.effect_steps.state IS 'reserved (the request may be in progress), done, failed or unknown (the request may have been executed).';
+COMMENT ON COLUMN postern.effect_steps.state IS 'checking (the destination is asked before the first attempt), reserved (the request may be in progress), done, failed, unknown (the request may have been executed) or skipped (the condition of the step was false).';
 
 COMMENT ON COLUMN postern.effect_steps.destination IS 'Destination of the request.';
 
 COMMENT ON COLUMN postern.effect_steps.request IS 'Request as sent at each attempt: method, path, headers and body, without the destination''s own headers. Null after redaction or retention.';
 
-COMMENT ON COLUMN postern.effect_steps.fingerprint IS 'SHA-256 of the request.';
+COMMENT ON COLUMN postern.effect_steps.fingerprint IS 'SHA-256 of the request. Empty where none was sent.';
 
-COMMENT ON COLUMN postern.effect_steps.attempts IS 'Number of attempts.';
+COMMENT ON COLUMN postern.effect_steps.attempts IS 'Number of attempts. 0 where the request was never sent.';
 
 COMMENT ON COLUMN postern.effect_steps.reserved_at IS 'Time at which the last attempt was reserved.';
 
@@ -1404,6 +1405,8 @@ COMMENT ON COLUMN postern.effect_steps.captures IS 'Names that the rule captured
 COMMENT ON COLUMN postern.effect_steps.first_attempt_at IS 'Time at which the first attempt that may have been executed was reserved. Null where it is planned_at of the effect, or reserved_at with one attempt.';
 
 COMMENT ON COLUMN postern.effect_steps.at_most_once IS 'The step is not sent again automatically where the destination does not know it.';
+
+COMMENT ON COLUMN postern.effect_steps.reason IS 'Why the step was skipped, or is done although its request was never sent. Empty otherwise.';
 
 CREATE TABLE postern.effect_window_waits (
     rule text NOT NULL,

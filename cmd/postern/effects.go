@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -96,7 +97,7 @@ func printEffect(x *call, v *effects.View) error {
 		return err
 	}
 	for i := range v.Steps {
-		if err := printStep(x, &v.Steps[i]); err != nil {
+		if err := printStep(x, v, &v.Steps[i]); err != nil {
 			return err
 		}
 	}
@@ -104,7 +105,7 @@ func printEffect(x *call, v *effects.View) error {
 	return err
 }
 
-func printStep(x *call, s *effects.Step) error {
+func printStep(x *call, v *effects.View, s *effects.Step) error {
 	head := "Step"
 	if s.Undo {
 		head = "Undo of step"
@@ -114,13 +115,22 @@ func printStep(x *call, s *effects.Step) error {
 	if s.Status != 0 {
 		status = s.Status
 	}
-	captured := string(s.Captured)
+	captured, fingerprint, undo := string(s.Captured), "", ""
 	if captured == "{}" {
 		captured = ""
 	}
+	if s.Fingerprint != "" {
+		fingerprint = "SHA-256 " + s.Fingerprint
+	}
+	switch {
+	case slices.Contains(v.NotUndoable, s.Step):
+		undo = "not possible: its rule has no compensate for it"
+	case s.Undoable && !s.Undo && s.State != effects.Skipped:
+		undo = "possible, by the compensate of its rule"
+	}
 	return printFields(x.out, "state", s.State, "destination", s.Destination, "request", s.Request, "fingerprint",
-		"SHA-256 "+s.Fingerprint, "attempts", s.Attempts, "reserved", s.ReservedAt, "ended", s.EndedAt, "status",
-		status, "captured", captured, "error", s.Error)
+		fingerprint, "attempts", s.Attempts, "reserved", s.ReservedAt, "ended", s.EndedAt, "status",
+		status, "captured", captured, "undo", undo, "reason", s.Reason, "error", s.Error)
 }
 
 // effectChanges are the commands that change effects.

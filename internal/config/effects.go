@@ -106,6 +106,13 @@ type Effect struct {
 type EffectStep struct {
 	// Name identifies the step in later steps and in the ledger.
 	Name string `yaml:"name" validate:"required,step_name"`
+	// When is the condition of the step, an expression over the names that the rule's when may use
+	// and over values that earlier steps captured (steps.NAME.CAPTURE). Its limits are those of the
+	// rule's when. If it is false, Postern skips the step and continues with the next one. A value
+	// of a skipped step is null. Postern evaluates the condition once, immediately before the step,
+	// and stores the result. Example: steps.find.id == nil. Leave it unset to always execute the
+	// step.
+	When string `yaml:"when,omitempty"`
 	// To is the destination.
 	To string `yaml:"to" validate:"required"`
 	// Method is the HTTP method.
@@ -137,6 +144,12 @@ type EffectStep struct {
 	// Capture maps names to dotted paths in the response's JSON, e.g. id: data.id. Later steps and
 	// the ledger use these names.
 	Capture map[string]string `yaml:"capture,omitempty"`
+	// NullIfMissing: true captures null for a value that the response does not have, as in the
+	// empty result of a search. Write success: [200, 404] too if the destination responds 404 where
+	// there is none: each value of a response with status 404 or 410 is then null. Without this
+	// setting, an operator must resolve a missing value. A response that is incomplete or not JSON
+	// is never read as null.
+	NullIfMissing bool `yaml:"null_if_missing,omitempty"`
 	// Check asks the destination whether it executed the step, if a response was lost. Postern
 	// sends a step that was not executed again. If the step has at_most_once, an operator decides.
 	Check EffectCheck `yaml:"check,omitempty"`
@@ -175,6 +188,10 @@ type EffectCheck struct {
 	// another service that knows about the mail, e.g. the API of the mail provider, and use
 	// steps.NAME.message_id.
 	To string `yaml:"to,omitempty" unset:"the step's"`
+	// When: before makes Postern ask also before the first attempt. If the response says that the
+	// step was executed, for example by another system, Postern does not send the step. It captures
+	// the values from this response. It also never undoes such a step.
+	When string `yaml:"when,omitempty" unset:"only after a lost response" validate:"omitempty,oneof=before"`
 	// Path is a template. Postern joins it to the destination's URL and requests it with GET.
 	Path string `yaml:"path,omitempty"`
 	// Done is an expression over answer.status and answer.body. It is true if the step was
@@ -372,6 +389,7 @@ func (b *ruleBuilder) step(at string, s *EffectStep, scope rules.Scope, c *Confi
 		header = ""
 	}
 	out := rules.Step{Name: s.Name, Destination: s.To, Success: s.Success, Capture: s.Capture,
+		When: b.stepCondition(at, s, scope), NullIfMissing: s.NullIfMissing,
 		NeverRepeat: !s.isRepeatable(),
 		Timeout:     cmp.Or(s.Timeout, to.Timeout),
 		Retry: rules.Retry{FirstWait: s.Retry.FirstWait, MaxWait: max(s.Retry.FirstWait, s.Retry.MaxWait),
@@ -438,8 +456,9 @@ func (b *ruleBuilder) check(at string, s *EffectStep, scope rules.Scope, c *Conf
 	}
 	b.path(at, k.Path)
 	out := &rules.Check{Request: b.call(at, EffectCall{Method: http.MethodGet, Path: k.Path}, nil, "", scope),
-		Destination: destination, CapturePath: k.CapturePath, RepeatIfNotDone: !s.AtMostOnce,
-		Delay: cmp.Or(k.Delay, max(2*timeout, time.Minute))}
+		Destination: destination, CapturePath: k.CapturePath, Before: k.When == checkBefore,
+		RepeatIfNotDone: !s.AtMostOnce,
+		Delay:           cmp.Or(k.Delay, max(2*timeout, time.Minute))}
 	var err error
 	if out.Done, err = rules.Compile(k.Done, rules.Scope{Change: scope.Change, Event: scope.Event, Window: scope.Window,
 		Response: true}, true); err != nil {

@@ -218,11 +218,11 @@ func TestEffectWarnings_riskyRules_areReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w := c.EffectWarnings(); len(w) != 2 || !strings.Contains(w[0], "source shop has no section api") ||
-		!strings.Contains(w[1], "effects.receipt: step first") {
+		!strings.Contains(w[1], "line 16: effects.receipt.steps.0.at_most_once: step first must not be sent twice") {
 		t.Error(w)
 	}
 	c.Sources["shop"].Provider = "api"
-	if w := c.EffectWarnings(); len(w) != 1 || !strings.Contains(w[0], "effects.receipt: step first") {
+	if w := c.EffectWarnings(); len(w) != 1 || !strings.Contains(w[0], "step first must not be sent twice") {
 		t.Error(w)
 	}
 }

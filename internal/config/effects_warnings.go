@@ -38,14 +38,7 @@ func (c *Config) EffectWarnings() (all []string) {
 				"object's next event; add the section, and a refetch decides", name, c.Effects[name].Source))
 		}
 		all = append(all, c.Effects[name].Schedule.warnings(name, c.Effects[name].Key)...)
-		steps := c.Effects[name].Steps
-		for i := range steps {
-			if !steps[i].isRepeatable() && i < len(steps)-1 {
-				all = append(all, fmt.Sprintf("effects.%s: step %s must not be repeated and is not the last: if a "+
-					"later step needs an operator, the effect cannot be restarted; move it to the end", name,
-					steps[i].Name))
-			}
-		}
+		all = append(all, c.orderWarnings(name)...)
 	}
 	return all
 }

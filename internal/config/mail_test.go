@@ -66,7 +66,7 @@ func TestEffectMail_yaml_becomesRule(t *testing.T) {
 		t.Errorf("%+v", to)
 	}
 	if w := c.EffectWarnings(); len(w) != 2 ||
-		!strings.Contains(w[1], "step send must not be repeated and is not the last") {
+		!strings.Contains(w[1], "step send must not be sent twice and is not the last") {
 		t.Error(w)
 	}
 	if text := c.String(); strings.Contains(text, "pass word") {

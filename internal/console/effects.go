@@ -1,8 +1,10 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/effects"
@@ -112,7 +114,10 @@ func effectMoments(e *effects.View) []moment {
 	all := []moment{{at: e.PlannedAt.Time, label: "planned", tone: "info"}}
 	for i := range e.Steps {
 		s := &e.Steps[i]
-		all = append(all, moment{at: s.ReservedAt.Time, label: stepName(s) + " began", tone: "info", href: "#steps"})
+		if s.State != effects.Skipped {
+			all = append(all, moment{at: s.ReservedAt.Time, label: stepName(s) + " began", tone: "info",
+				href: "#steps"})
+		}
 		all = append(all, moment{at: s.EndedAt.Time, label: stepName(s) + " " + string(s.State),
 			tone: toneOf[string(s.State)], href: "#steps"})
 	}
@@ -125,7 +130,7 @@ func effectMoments(e *effects.View) []moment {
 
 func stepBlock(r *request, e *effects.View) block {
 	t := &table{Columns: []string{"Step", "State", "Request", "Destination", "Attempts", "Response", "Began", "Ended",
-		"Lost response", "Error"}, Empty: "No step has started."}
+		"Lost response", "Undo", "Note"}, Empty: "No step has started."}
 	for i := range e.Steps {
 		s := &e.Steps[i]
 		state := badge(string(s.State))
@@ -135,10 +140,19 @@ func stepBlock(r *request, e *effects.View) block {
 		if s.Status != 0 {
 			status = text(fmt.Sprint(s.Status))
 		}
+		recovery, undo := text(recoveryText[s.Recovery]), cell{}
+		switch {
+		case s.State == effects.Skipped:
+			recovery = cell{}
+		case slices.Contains(e.NotUndoable, s.Step):
+			undo = cell{Text: "cannot be undone", Tone: "warning", Badge: true}
+		case s.Undoable && !s.Undo:
+			undo = text("by its compensation")
+		}
 		t.Rows = append(t.Rows, []cell{text(stepName(s)), state, request, text(s.Destination), number(s.Attempts),
 			status,
-			r.shortTime(s.ReservedAt.Time), r.shortTime(s.EndedAt.Time), text(recoveryText[s.Recovery]),
-			shorten(s.Error, 300)})
+			r.shortTime(s.ReservedAt.Time), r.shortTime(s.EndedAt.Time), recovery,
+			undo, shorten(cmp.Or(s.Error, s.Reason), 300)})
 	}
 	return block{ID: "steps", Heading: "Steps", Table: t}
 }
@@ -196,7 +210,8 @@ func effectActions(r *request, e *effects.View) (all []action) {
 	}
 	switch e.State {
 	case effects.Failed, effects.Review:
-		if s := unknownStep(e); s != nil && (s.State != effects.Unknown || s.Recovery == effects.RecoverByOperator) {
+		if s := unknownStep(e); s != nil && s.State != effects.Checking &&
+			(s.State != effects.Unknown || s.Recovery == effects.RecoverByOperator) {
 			break // an operator must resolve it first
 		}
 		change("retry", "A processor tries the next step again now.", false)
@@ -217,12 +232,13 @@ func effectActions(r *request, e *effects.View) (all []action) {
 	return all
 }
 
-// unknownStep returns a step whose outcome is unknown, or whose response lacked values; nil for
-// none.
+// unknownStep returns a step whose outcome is unknown, about which the destination could not be
+// asked, or whose response lacked values; nil for none.
 func unknownStep(e *effects.View) *effects.Step {
 	for i := range e.Steps {
 		s := &e.Steps[i]
-		if s.State == effects.Unknown || s.State == effects.StepDone && s.Error != "" && e.State == effects.Review {
+		if s.State == effects.Unknown || e.State == effects.Review &&
+			(s.State == effects.Checking || s.State == effects.StepDone && s.Error != "") {
 			return s
 		}
 	}
@@ -231,7 +247,7 @@ func unknownStep(e *effects.View) *effects.Step {
 
 func undoable(e *effects.View) (n int) {
 	for i := range e.Steps {
-		if s := &e.Steps[i]; s.Undoable && !s.Undo && s.State == effects.StepDone {
+		if s := &e.Steps[i]; s.Undoable && !s.Undo && s.State == effects.StepDone && s.Attempts > 0 {
 			n++
 		}
 	}

@@ -211,7 +211,7 @@ var toneOf = map[string]string{
 	"ambiguous": "warning", "failed": "warning", "awaiting_approval": "warning", "paused": "warning",
 	"review":            "warning",
 	"awaiting_decision": "warning", "unrepaired": "warning", "warn": "warning", "warning": "warning",
-	"needs_review": "warning", "unknown": "warning", "reserved": "info",
+	"needs_review": "warning", "unknown": "warning", "reserved": "info", "checking": "info", "skipped": "quiet",
 	"dead": "bad", "rejected": "bad", "expired": "bad", "error": "bad", "fail": "bad",
 }
 

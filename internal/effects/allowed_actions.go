@@ -3,6 +3,7 @@ package effects
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 )
 
@@ -85,6 +86,10 @@ func (v *View) describeReview() string {
 	case s != nil:
 		return fmt.Sprintf("it is unknown whether %s was executed; postern effects retry %d is safe: %s", s.describe(),
 			id, s.Recovery.describe())
+	case last != nil && last.State == Checking:
+		return fmt.Sprintf("the destination could not say whether it has %s already, so nothing was sent; fix the "+
+			"cause in the reason, then postern effects retry %d asks again; or say what the destination has: postern "+
+			"effects resolve %d --step %s %s, or --not-done", last.describe(), id, id, last.Step, last.resolveFlags())
 	case last != nil && last.State == StepFailed:
 		return fmt.Sprintf("%s was not executed; fix the cause of its error, then postern effects retry %d is safe: "+
 			"its request is rendered again from the rule as it is then, under the same key", last.describe(), id)
@@ -122,15 +127,29 @@ func (v *View) describeDone() string {
 		return "nothing to do: it was compensated" + v.describeRemaining()
 	}
 	if len(v.undoableSteps()) == 0 || v.isRedacted() {
-		return "nothing to do: all its steps are done"
+		return "nothing to do: all its steps are done" + v.describeSkipped()
 	}
-	return "nothing to do: all its steps are done; " + v.describeCompensation()
+	return "nothing to do: all its steps are done" + v.describeSkipped() + "; " + v.describeCompensation()
 }
 
-// undoableSteps returns the steps that are done and whose rule has a compensation for them.
+// describeSkipped lists the steps that were skipped.
+func (v *View) describeSkipped() string {
+	var names []string
+	for i := range v.Steps {
+		if v.Steps[i].State == Skipped {
+			names = append(names, v.Steps[i].Step)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ", except " + strings.Join(names, ", ") + ", whose condition was false"
+}
+
+// undoableSteps returns the steps that Postern did and whose rule has a compensation for them.
 func (v *View) undoableSteps() (steps []string) {
-	for _, s := range v.Steps {
-		if s.Undoable && s.State == StepDone {
+	for i := range v.Steps {
+		if s := &v.Steps[i]; s.Undoable && s.State == StepDone && s.Attempts > 0 {
 			steps = append(steps, s.Step)
 		}
 	}
@@ -156,25 +175,34 @@ func (v *View) describeCompensation() string {
 		strings.Join(v.undoableSteps(), ", "))
 }
 
-// notUndoableSteps returns the steps that are done and whose rule has no compensation for them.
-func (v *View) notUndoableSteps() (steps []string) {
-	for _, s := range v.Steps {
-		if !s.Undoable && s.State == StepDone {
+// notUndoableSteps returns the steps that Postern did, or may have done, that changed something,
+// and whose rule has no compensation for them.
+func (v *View) notUndoableSteps() []string {
+	steps := []string{}
+	for i := range v.Steps {
+		if s := &v.Steps[i]; !s.Undoable && s.mayHaveChanged() {
 			steps = append(steps, s.Step)
 		}
 	}
 	return steps
 }
 
+// mayHaveChanged reports whether Postern may have changed something with the step. It changed
+// nothing if the destination had the step before, and if the step only reads.
+func (s *Step) mayHaveChanged() bool {
+	started := s.State == StepDone || s.State == Unknown || s.State == Reserved
+	return started && s.Attempts > 0 && !strings.HasPrefix(s.Request, http.MethodGet+" ")
+}
+
 // describeRemaining lists the steps that are done and not compensated, and those with an unknown
 // outcome.
 func (v *View) describeRemaining() string {
 	var done, unknown []string
-	for _, s := range v.Steps {
-		switch {
+	for i := range v.Steps {
+		switch s := &v.Steps[i]; {
 		case s.State == Unknown:
 			unknown = append(unknown, s.describe())
-		case s.State == StepDone && !s.Undo && !v.isUndone(s.Step):
+		case s.State == StepDone && s.mayHaveChanged() && !s.Undo && !v.isUndone(s.Step):
 			done = append(done, s.Step)
 		}
 	}
@@ -218,7 +246,7 @@ func (v *View) unknownStep() *Step {
 func (v *View) lastStarted() *Step {
 	var last *Step
 	for i := range v.Steps {
-		if s := &v.Steps[i]; s.Undo == v.Compensating && (last == nil || !v.Compensating) {
+		if s := &v.Steps[i]; s.State != Skipped && s.Undo == v.Compensating && (last == nil || !v.Compensating) {
 			last = s
 		}
 	}

@@ -73,13 +73,18 @@ const NotConfigured = "is not configured"
 // StepState is the progress of a step.
 type StepState string
 
-// The states of steps that have started.
+// The states of steps that have started or were skipped.
 const (
+	Checking   StepState = "checking" // the destination is asked before the first attempt
 	Reserved   StepState = "reserved" // the request may be in progress
 	StepDone   StepState = "done"
 	StepFailed StepState = "failed"  // the step was not executed
 	Unknown    StepState = "unknown" // it is unknown whether the step was executed
+	Skipped    StepState = "skipped" // its condition was false, so it is not executed
 )
+
+// Ended reports whether the effect continues with the next step.
+func (s StepState) Ended() bool { return s == StepDone || s == Skipped }
 
 // Recovery is the way to clear up a step whose response was lost.
 type Recovery string

@@ -65,9 +65,12 @@ type View struct {
 	WindowEnd   string `json:"window_end"`
 	// PayloadSHA256 is the hash of the template data, in hex; empty after a redaction.
 	PayloadSHA256 string `json:"payload_sha256"`
-	// Steps are the steps that have started, in the order of the rule, each before its
-	// compensation.
+	// Steps are the steps that have started or were skipped, in the order of the rule, each before
+	// its compensation.
 	Steps []Step `json:"steps" db:"-"`
+	// NotUndoable are the names of the steps that Postern executed, or may have executed, and that
+	// cannot be undone: they changed something, and their rule has no compensation for them.
+	NotUndoable []string `json:"not_undoable" db:"-"`
 	// AllowedActions says in a sentence which actions are allowed next.
 	AllowedActions string `json:"next" db:"-"`
 	// ApprovalExpired reports that the effect awaits approval and can no longer be approved.
@@ -76,7 +79,7 @@ type View struct {
 	OnEachEvent bool `json:"-"`
 }
 
-// Step is a step that has started.
+// Step is a step that has started or was skipped.
 type Step struct {
 	Step string `json:"step"`
 	// Undo marks the compensation of the step of this name.
@@ -99,6 +102,9 @@ type Step struct {
 	// Captures are the names of all values that its rule captures from the response.
 	Captures []string `json:"captures"`
 	Error    string   `json:"error"`
+	// Reason explains why the step was skipped, or is done although its request was never sent;
+	// empty otherwise.
+	Reason string `json:"reason"`
 	// Recovery is the way to clear up a lost response. Undoable reports that its rule has a
 	// compensation for it.
 	Recovery Recovery `json:"resolved_by"`
@@ -174,7 +180,7 @@ FROM effects e JOIN sources s ON s.number = e.source WHERE e.effect = ANY($1::bi
 const stepsSQL = `
 SELECT step, undo, state, destination, coalesce(request->>'method' || ' ' || (request->>'path'), ''),
 	encode(fingerprint, 'hex'), attempts, reserved_at, ended_at, coalesce(status, 0), captured, captures,
-  error, resolved_by, undoable, effect
+  error, reason, resolved_by, undoable, effect
 FROM effect_steps WHERE effect = ANY($1::bigint[]) ORDER BY effect, position, undo`
 
 // Show returns effects with their steps, in the order of their ids. Errors: events.ErrNotFound if
@@ -201,6 +207,7 @@ func Show(ctx context.Context, db postgres.DB, ids ...int64) ([]View, error) {
 		byID[s.ID].Steps = append(byID[s.ID].Steps, s.Step)
 	}
 	for i := range all {
+		all[i].NotUndoable = all[i].notUndoableSteps()
 		all[i].AllowedActions = all[i].describeAllowedActions()
 	}
 	return all, nil

@@ -107,10 +107,10 @@ func Retry(ctx context.Context, tx pgx.Tx, ids ...int64) ([]View, error) {
 }
 
 // Resolve records an operator's decision on a step and makes the effect continue. The outcome of
-// the step is unknown, or the step is done and its response lacked a value to capture. While the
-// effect is in review, an operator may also add captured values to a step that is done. Errors:
-// events.ErrNotFound, and events.ErrInvalid if there is nothing to resolve or if a value that later
-// steps need is missing.
+// the step is unknown, the destination could not be asked about it before its first attempt, or the
+// step is done and its response lacked a value to capture. While the effect is in review, an
+// operator may also add captured values to a step that is done. Errors: events.ErrNotFound, and
+// events.ErrInvalid if there is nothing to resolve or if a value that later steps need is missing.
 func Resolve(ctx context.Context, tx pgx.Tx, id int64, params ResolveParams) ([]View, error) {
 	captured, err := params.validCaptured()
 	if err != nil {
@@ -124,6 +124,8 @@ func Resolve(ctx context.Context, tx pgx.Tx, id int64, params ResolveParams) ([]
 		switch {
 		case s == nil:
 			return v.invalid("step %q has not started%s", params.Step, v.describeStartedSteps())
+		case s.State == Skipped:
+			return v.invalid("%s was skipped, so there is nothing to resolve", s.describe())
 		case s.State == StepFailed:
 			return v.invalid("%s was not executed, so there is nothing to resolve; postern effects retry %d retries it",
 				s.describe(), id)
@@ -207,10 +209,10 @@ func (v *View) checkCompensable(partial bool) error {
 	lasting := v.notUndoableSteps()
 	anyDone := len(lasting)+len(v.undoableSteps()) > 0
 	switch {
-	case !anyDone && v.State == Rejected:
-		return v.invalid("none of its steps is done, so there is nothing to compensate")
+	case !anyDone && (v.State == Rejected || v.State == Done):
+		return v.invalid("none of its steps has changed something, so there is nothing to compensate")
 	case !anyDone:
-		return v.invalid("none of its steps is done; postern effects reject %d ends it", v.Effect.ID)
+		return v.invalid("none of its steps has changed something; postern effects reject %d ends it", v.Effect.ID)
 	case len(lasting) > 0 && !partial:
 		return v.invalid("its rule had no compensate for %s when they were executed: --partial compensates the other "+
 			"steps, and these too if the rule has a compensate for them by now", strings.Join(lasting, ", "))
@@ -284,7 +286,7 @@ func (v *View) invalid(format string, args ...any) error {
 func (v *View) describeStartedSteps() string {
 	var names []string
 	for _, s := range v.Steps {
-		if s.Undo == v.Compensating {
+		if s.Undo == v.Compensating && s.State != Skipped {
 			names = append(names, s.Step)
 		}
 	}

@@ -22,7 +22,7 @@ SELECT e.effect, e.event_id, e.source, e.account, e.object_type, e.object_id, w.
   	WHERE e.state IN ('planned', 'failed') AND e.due IS NULL
   UNION ALL SELECT s.effect, 'step ' || s.step || ' is ' || s.state || ', and the effect is ' || e.state
   	FROM effect_steps s JOIN effects e USING (effect)
-    WHERE s.state = 'reserved' AND e.state <> 'running' OR s.state = 'unknown' AND e.state = 'done'
+    WHERE s.state = 'reserved' AND e.state <> 'running' OR s.state IN ('checking', 'unknown') AND e.state = 'done'
     	OR e.state IN ('awaiting_approval', 'superseded', 'expired')
   UNION ALL SELECT e.effect, 'it is of no event, and of no window of a schedule' FROM effects e WHERE e.event_id = 0
   	AND NOT e.template_data ? 'window'

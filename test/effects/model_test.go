@@ -200,6 +200,7 @@ const (
 	keyed       kind = "keyed"        // by sending it again with its key
 	checked     kind = "checked"      // by a check of the destination
 	checkedOnce kind = "checked once" // by a check, or by an operator if the destination does not know the step
+	askedFirst  kind = "asked first"  // by a check, which also runs before the first attempt
 	once        kind = "once"         // by an operator
 )
 
@@ -207,6 +208,31 @@ const (
 type step struct {
 	name, to string
 	kind     kind
+	// when is its condition. skips means that it is always false.
+	when  string
+	skips bool
+}
+
+// addConditions gives some steps a condition or a check before the first attempt.
+func addConditions(all []*rule, r *rand.Rand) {
+	for _, u := range all {
+		captured := `object.type == "thing"`
+		for i := range u.steps {
+			s := &u.steps[i]
+			switch r.IntN(4) {
+			case 0:
+				s.when = captured
+			case 1:
+				s.when, s.skips = "not ("+captured+")", true
+			}
+			if s.kind == checked && r.IntN(2) == 0 {
+				s.kind = askedFirst
+			}
+			if captured = fmt.Sprintf("steps.%s.id != nil", s.name); s.skips {
+				captured = fmt.Sprintf("steps.%s.id == nil", s.name)
+			}
+		}
+	}
 }
 
 // rule is a rule of a world.
@@ -229,8 +255,8 @@ func someRules(r *rand.Rand) (all []*rule) {
 		}
 		u.supersede = u.key.state && r.IntN(2) == 0
 		for i := range 1 + r.IntN(3) {
-			u.steps = append(u.steps, step{fmt.Sprint("step_", i), []string{"here", "there"}[r.IntN(2)],
-				[]kind{keyed, checked, checkedOnce, once}[r.IntN(4)]})
+			u.steps = append(u.steps, step{name: fmt.Sprint("step_", i), to: []string{"here", "there"}[r.IntN(2)],
+				kind: []kind{keyed, checked, checkedOnce, once}[r.IntN(4)]})
 		}
 		all = append(all, u)
 	}
@@ -250,10 +276,13 @@ func (u *rule) text(version int) string {
 	for i, s := range u.steps {
 		before := ""
 		if i > 0 {
-			before = fmt.Sprintf(`, before: "{{ steps.%s.id }}"`, u.steps[i-1].name)
+			before = fmt.Sprintf(`, before: "{{ steps.%s.id ?? '' }}"`, u.steps[i-1].name)
 		}
-		fmt.Fprintf(&b, "      - {name: %s, to: %s, path: /%s/%s, json: {key: %q%s}, capture: {id: id}, retry: "+
-			"{first_wait: 5ms, max_wait: 40ms}", s.name, s.to, u.name, s.name, key, before)
+		fmt.Fprintf(&b, "      - {name: %s, to: %s, path: /%s/%s, json: {key: %q, of: \"{{ object.id }}\"%s}, "+
+			"capture: {id: id}, retry: {first_wait: 5ms, max_wait: 40ms}", s.name, s.to, u.name, s.name, key, before)
+		if s.when != "" {
+			fmt.Fprintf(&b, ", when: %q", s.when)
+		}
 		switch s.kind {
 		case checked:
 			// The delay is longer than a late request takes.
@@ -261,6 +290,9 @@ func (u *rule) text(version int) string {
 		case checkedOnce:
 			b.WriteString(`, at_most_once: true, check: {path: "/did?key={{ step_key }}", ` +
 				`done: answer.status != 404, delay: 1ms}`)
+		case askedFirst:
+			b.WriteString(`, check: {path: "/did?key={{ step_key }}", done: answer.status != 404, delay: 2s, ` +
+				`when: before}`)
 		case once:
 			b.WriteString(", at_most_once: true, operator_resolves: true")
 		case keyed:

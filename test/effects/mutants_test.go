@@ -34,16 +34,18 @@ const (
 	callGo          = "effects/jobs/runner/call.go"
 	storeGo         = "effects/jobs/runner/store.go"
 	recoveryGo      = "effects/jobs/runner/recovery.go"
+	conditionGo     = "effects/jobs/runner/condition.go"
 	planGo, applyGo = "effects/plan.go", "apply/transaction.go"
 )
 
 // mutants break the guarantees of effects. The tests must notice each.
 var mutants = []mutant{
 	{"records a step after its call", []edit{
-		{runnerGo, "if err := reserve(ctx, tx, calls); err != nil {", "if err := reserve(ctx, tx, nil); err != nil {"},
+		{runnerGo, "if err := reserve(ctx, tx, calls, skipped); err != nil {",
+			"if err := reserve(ctx, tx, nil, skipped); err != nil {"},
 		{panicsGo, "	return *d.perform(ctx, c)\n", "	made := d.perform(ctx, c)\n	_ = postgres.InTx(ctx, " +
 			"d.r.Pool, \"late\", d.r.Settings.TxTimeout, func(ctx context.Context, tx pgx.Tx) error { return " +
-			"reserve(ctx, tx, []*call{c}) })\n	return *made\n"},
+			"reserve(ctx, tx, []*call{c}, nil) })\n	return *made\n"},
 		{panicsGo, "	\"runtime/debug\"\n",
 			"	\"runtime/debug\"\n\n	\"github.com/jackc/pgx/v5\"\n" +
 				"	\"github.com/postern-gateway/postern/internal/postgres\"\n"}}},
@@ -88,12 +90,12 @@ var mutants = []mutant{
 	{"lets a failed attempt end the unknown outcome of an earlier one",
 		[]edit{{nextGo, "	if state == effects.StepFailed && c.outcomeUnknown && !c.check {\n", "	if false {\n"}}},
 	{"uses another key for each attempt", []edit{
-		{nextGo, "rules.StepKey(c.key, c.version, c.forced, c.step.Name, c.undo)",
-			"rules.StepKey(c.key, c.version, int(c.leaseEpoch), c.step.Name, c.undo)"},
+		{conditionGo, "rules.StepKey(t.key, t.version, t.forced, step.Name, undo)",
+			"rules.StepKey(t.key, t.version, int(t.leaseEpoch), step.Name, undo)"},
 		{nextGo, "	if b != nil && !c.check && string(b.request) != \"null\" {\n", "	if false {\n"}}},
 	{"repeats steps that are done", []edit{{nextGo, "if b := t.findStep(r.Steps[i].Name, false); b == nil || " +
-		"b.state != effects.StepDone {\n				return &r.Steps[i], false, " +
-		"i", "if b := t.findStep(r.Steps[i].Name, false); b == nil || b.state != effects.StepDone || t.leaseEpoch%3 " +
+		"!b.state.Ended() {\n				return &r.Steps[i], false, " +
+		"i", "if b := t.findStep(r.Steps[i].Name, false); b == nil || !b.state.Ended() || t.leaseEpoch%3 " +
 		"== 0 {\n				return &r.Steps[i], false, i"}}},
 	{"leases effects that another process has leased", []edit{{storeGo, "state IN ('planned', 'failed')\n  	AND " +
 		"due <= (SELECT clock_now()) ORDER BY due LIMIT $2 FOR UPDATE SKIP " +
@@ -118,6 +120,24 @@ var mutants = []mutant{
 		"rules.ApproveOnReplay && run != 0 {\n", "	if false {\n"}}},
 	{"supersedes the new effect instead of the old one",
 		[]edit{{planGo, "e.rule = d.rule AND e.effect <> d.effect", "e.rule = d.rule AND e.effect = d.effect"}}},
+	{"decides a condition again after a restart", []edit{
+		{conditionGo, "step.When == nil || t.findStep(step.Name, false) != nil {",
+			"step.When == nil || t.isSkipped(step.Name) {"},
+		{conditionGo, "		t.steps = append(t.steps, stepRow{step: step.Name, state: effects.Skipped})\n",
+			"		t.setSkipped(step.Name)\n"},
+		{conditionGo, "// decideLater makes", "func (t *leasedEffect) isSkipped(step string) bool {\n	b := " +
+			"t.findStep(step, false)\n	return b != nil && b.state == effects.Skipped\n}\n\nfunc (t *leasedEffect) " +
+			"setSkipped(step string) {\n	if b := t.findStep(step, false); b != nil {\n		b.state = " +
+			"effects.Skipped\n		return\n	}\n	t.steps = append(t.steps, stepRow{step: step, state: " +
+			"effects.Skipped})\n}\n\n// decideLater makes"}}},
+	{"does not store that a step was skipped", []edit{{runnerGo, "reserve(ctx, tx, calls, skipped); err",
+		"reserve(ctx, tx, calls, nil); err"}}},
+	{"sends a step that the destination had before", []edit{{nextGo, "	c.first = !undo && ",
+		"	c.first = false && "}}},
+	{"sends a step before the destination has responded whether it has it",
+		[]edit{{callGo, "	if !a.isConclusive() {\n		return c.retry(c.stateBeforeCheck(),",
+			"	if !a.isConclusive() {\n		if c.first {\n			return c.notExecutedBefore(a.status)\n		}\n		" +
+				"return c.retry(c.stateBeforeCheck(),"}}},
 	{"captures a wrong value", []edit{{callGo, "		captured[name] = removeNUL(v)\n",
 		"		captured[name] = fmt.Sprint(removeNUL(v), \"?\")\n"}}},
 }

@@ -44,7 +44,7 @@ func TestRunner_crashAtEveryPoint_stepsDoneOnce(t *testing.T) {
 			for n := range c.points {
 				u := &rule{name: fmt.Sprint("rule_", n), when: conditions[0], key: keys[0], approval: "none"}
 				for i, k := range c.steps {
-					u.steps = append(u.steps, step{fmt.Sprint("step_", i), fmt.Sprint("to_", n), k})
+					u.steps = append(u.steps, step{name: fmt.Sprint("step_", i), to: fmt.Sprint("to_", n), kind: k})
 				}
 				w.rules = append(w.rules, u)
 				w.destinations = append(w.destinations, fmt.Sprint("to_", n))
@@ -120,7 +120,7 @@ func duel(t *testing.T, kind kind) (w *world, both []*crasher, said *lines) {
 		ownEffectsOnly: true,
 		logger:         slog.New(slog.NewTextHandler(said, nil)), destinations: []string{"here"}}
 	w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none",
-		steps: []step{{"step", "here", kind}}}}
+		steps: []step{{name: "step", to: "here", kind: kind}}}}
 	w.model = newModel(w.rules)
 	w.dest.HonoursKeys = false
 	w.planEffects()
@@ -239,7 +239,7 @@ func TestRunner_destinationExecutesLate_isNotRepeated(t *testing.T) {
 			t.Parallel()
 			w := &world{t: t, log: applied.New(t), dest: newTestDestination(t), destinations: []string{"here"}}
 			w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none",
-				steps: []step{{"step", "here", kind}}}}
+				steps: []step{{name: "step", to: "here", kind: kind}}}}
 			w.model = newModel(w.rules)
 			w.dest.HonoursKeys = false
 			var asks atomic.Int64

@@ -69,6 +69,10 @@ func (w *world) checkLedger() {
 				e.captured, acts)
 		case e.is == "failed" && len(acts) > 0:
 			w.violated("%s %s of effect %d failed, and the destination did %v", e.rule, e.step, e.effect, acts)
+		case e.is == "skipped" && len(done[e.stepKey]) > 0 && e.stepKey != "":
+			w.violated("%s %s of effect %d was skipped, and the destination did %v", e.rule, e.step, e.effect, acts)
+		case e.is == "checking" && e.state != "needs_review":
+			w.violated("%s %s of effect %d is checked by no process", e.rule, e.step, e.effect)
 		case e.is == "reserved":
 			w.violated("%s %s of effect %d is reserved without a lease", e.rule, e.step, e.effect)
 		case e.is == "unknown" && (e.state != "needs_review" || e.reason == ""):
@@ -222,6 +226,14 @@ func (w *world) steps(u *rule, as name, got []entry, acts map[string][]act) {
 	before, last := "", 0
 	for i, s := range u.steps {
 		did := acts[got[i].stepKey]
+		if (got[i].is == "skipped") != s.skips {
+			w.violated("%v, %s with condition %s is %s", as, s.name, s.when, got[i].is)
+			return
+		}
+		if s.skips {
+			before = ""
+			continue
+		}
 		if len(did) == 0 || len(did) > 1 && (w.dest.HonoursKeys || s.kind != keyed) {
 			w.violated("%v, %s (%s): the destination did %v", as, s.name, s.kind, did)
 			return

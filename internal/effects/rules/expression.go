@@ -23,6 +23,8 @@ const (
 	maxElements = 100_000
 )
 
+var errTooManyElements = fmt.Errorf("creates more than %d elements", maxElements)
+
 // nonDeterministic are functions of the language whose result depends on the time or the machine.
 var nonDeterministic = []string{"now", "timezone"}
 
@@ -121,12 +123,18 @@ func withoutExcerpt(err error) error {
 	return err
 }
 
+// String returns the text of the expression.
+func (e *Expression) String() string { return e.text }
+
 // Eval evaluates the expression over data that fits its scope. It returns an error if the
 // evaluation exceeds a bound.
 func (e *Expression) Eval(f *TemplateData) (any, error) {
 	got, err := e.run(f)
-	if errors.Is(err, errTooMuchWork) {
+	switch {
+	case errors.Is(err, errTooMuchWork):
 		return nil, fmt.Errorf("%s: %w", e.text, errTooMuchWork)
+	case err != nil && strings.Contains(err.Error(), "memory budget exceeded"): // the words of the library
+		return nil, fmt.Errorf("%s: %w", e.text, errTooManyElements)
 	}
 	if err != nil {
 		// the message may contain values

@@ -65,11 +65,17 @@ const (
 // Step is one request to a destination.
 type Step struct {
 	Name, Destination string
-	Do                Request
+	// When is the condition of the step; nil means that it is always executed. It is evaluated once
+	// for each effect.
+	When *Expression
+	Do   Request
 	// Success are the statuses that mean success; if empty, 200 to 299.
 	Success []int
 	// Capture maps the names that later steps see to paths in the JSON of the response.
 	Capture map[string]string
+	// NullIfMissing captures null for a value that the response does not have, and for each value
+	// from a response with status 404 or 410. Otherwise an operator has to add the value.
+	NullIfMissing bool
 	// Check asks the destination whether the step was executed; nil if the destination cannot tell.
 	Check *Check
 	// Undo compensates the step; nil if that is not possible.
@@ -109,6 +115,8 @@ type Check struct {
 	// Delay is how long to wait after the end of an attempt before asking, because the destination
 	// may still be executing it.
 	Delay time.Duration
+	// Before asks also before the first attempt. If the step was executed already, it is not sent.
+	Before bool
 	// RepeatIfNotDone sends the step again if the destination says that it was not executed.
 	// Otherwise an operator decides.
 	RepeatIfNotDone bool

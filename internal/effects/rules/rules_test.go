@@ -102,8 +102,9 @@ func TestExpressionEvalBool_endlessExpressions_fail(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if _, err := e.EvalBool(f); err == nil {
-			t.Errorf("%s: succeeds", text)
+		if _, err := e.EvalBool(f); err == nil || !strings.Contains(err.Error(), "is too much work") &&
+			!strings.Contains(err.Error(), "creates more than 100000 elements") {
+			t.Errorf("%s: %v", text, err)
 		}
 	}
 }

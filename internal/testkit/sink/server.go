@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -25,8 +26,9 @@ var faultsByName = map[string]Fault{"refuses": RateLimits, "fails": FailsBeforeA
 //	GET  /-/hanging
 //
 // The first plans a fault for a number of requests, whose path begins with path and whose body
-// contains body. The second returns a line for each action: how often it was executed, its path and
-// its body. The third returns the number of requests that hang now.
+// contains body; without a body, the query of the request contains it. The second returns a line
+// for each action: how often it was executed, its path and its body. The third returns the number
+// of requests that hang now.
 //
 // ServeMail adds a mail server under the path /smtp.
 type Server struct {
@@ -66,7 +68,7 @@ func (d *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut {
 			r.Header.Set("Idempotency-Key", r.URL.Path)
 		}
-		d.sinkFor(r.URL.Path).respond(w, r, string(body), d.nextFault(r.URL.Path, string(body)))
+		d.sinkFor(r.URL.Path).respond(w, r, string(body), d.nextFault(r.URL.Path, cmp.Or(string(body), r.URL.RawQuery)))
 	}
 }
 

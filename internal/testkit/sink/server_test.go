@@ -197,3 +197,26 @@ func set(lines []string) map[string]bool {
 	}
 	return all
 }
+
+// A search lists the actions of a path whose body has the values of the query. It hangs if planned.
+func TestServer_search_listsMatchingActions(t *testing.T) {
+	t.Parallel()
+	d := setup(t)
+	for n, body := range []string{`{"email": "a@x.example"}`, `{"email": "b@x.example"}`} {
+		d.request(t.Context(), http.MethodPost, "/accounting/customers", fmt.Sprint("key", n), body)
+	}
+	for query, want := range map[string]string{
+		"email=b@x.example": `{"data":[{"email":"b@x.example","id":"accounting/customers_2"}]}`,
+		"email=c@x.example": `{"data":[]}`} {
+		if status, got := d.request(t.Context(), http.MethodGet, "/accounting/customers?"+query, "",
+			""); status != http.StatusOK || got != want {
+			t.Errorf("%s: %d %s, want %s", query, status, got, want)
+		}
+	}
+	d.planFault(t, "fault=hangs&path=/accounting&body=email%3Da")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if status, got := d.request(ctx, http.MethodGet, "/accounting/customers?email=a@x.example", "", ""); status != 0 {
+		t.Errorf("a planned fault of a search: %d %s", status, got)
+	}
+}

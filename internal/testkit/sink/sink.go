@@ -42,7 +42,8 @@ const lateDelay = 300 * time.Millisecond
 
 // Sink is a destination over HTTP. POST /PATH executes an action and returns its id. With
 // HonoursKeys the same Idempotency-Key gets the same response again. GET /did?key=KEY returns the
-// response of a key, or 404. DELETE takes an action back.
+// response of a key, or 404. GET /PATH?NAME=VALUE lists the actions of a path whose body has these
+// values. DELETE takes an action back.
 type Sink struct {
 	URL string
 	// HonoursKeys: a repeated key is not executed again.
@@ -158,7 +159,7 @@ func (s *Sink) execute(r *http.Request, body string) string {
 	}
 	s.calls = append(s.calls, Call{Path: r.URL.Path, Key: key, Body: body, Header: r.Header.Clone()})
 	s.actionCounts[r.URL.Path+" "+body]++
-	answer := fmt.Sprintf(`{"id": "%s_%d"}`, strings.Trim(r.URL.Path, "/"), len(s.calls))
+	answer := fmt.Sprintf(`{"id": "%s"}`, actionID(r.URL.Path, len(s.calls)-1))
 	if _, before := s.responses[key]; !before {
 		s.responses[key] = answer
 	}
@@ -166,12 +167,21 @@ func (s *Sink) execute(r *http.Request, body string) string {
 }
 
 func (s *Sink) writeLookup(w http.ResponseWriter, r *http.Request, fault Fault) {
-	if fault != NoFault {
+	switch fault {
+	case NoFault:
+	case HangsBeforeActing, ActsThenHangs:
+		s.hang(r)
+		return
+	default:
 		http.Error(w, `{"error": "who knows"}`, http.StatusInternalServerError)
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !r.URL.Query().Has("key") {
+		s.writeFound(w, r)
+		return
+	}
 	answer, known := s.responses[r.URL.Query().Get("key")]
 	if !known {
 		http.Error(w, `{"error": "never seen"}`, http.StatusNotFound)
@@ -179,6 +189,29 @@ func (s *Sink) writeLookup(w http.ResponseWriter, r *http.Request, fault Fault) 
 	}
 	fmt.Fprint(w, answer)
 }
+
+// writeFound writes the actions of a path whose body has the values of the query.
+func (s *Sink) writeFound(w io.Writer, r *http.Request) {
+	found := []map[string]any{}
+	for n, c := range s.calls {
+		var body map[string]any
+		if c.Path != r.URL.Path || json.Unmarshal([]byte(c.Body), &body) != nil {
+			continue
+		}
+		fits := true
+		for name := range r.URL.Query() {
+			fits = fits && fmt.Sprint(body[name]) == r.URL.Query().Get(name)
+		}
+		if fits {
+			body["id"] = actionID(c.Path, n)
+			found = append(found, body)
+		}
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"data": found}) // a caller that is gone needs no response
+}
+
+// actionID returns the id of the action at an index of calls.
+func actionID(path string, n int) string { return fmt.Sprintf("%s_%d", strings.Trim(path, "/"), n+1) }
 
 // ActionCounts returns how often each action was executed, by path and body.
 func (s *Sink) ActionCounts() map[string]int {

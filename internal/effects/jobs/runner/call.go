@@ -105,15 +105,33 @@ func (d *destination) readFailure(c *call, a response) *result {
 	return end
 }
 
-// readCheck reads the response to the check of a step with an unknown outcome.
+// stateBeforeCheck returns the state of a step that the destination is asked about. It keeps this
+// state as long as the destination gives no conclusive response.
+func (c *call) stateBeforeCheck() effects.StepState {
+	if c.first {
+		return effects.Checking
+	}
+	return effects.Unknown
+}
+
+// notExecutedBefore returns the result of a check before the first attempt that found nothing. The
+// first attempt follows.
+func (c *call) notExecutedBefore(status int) *result {
+	end := c.stepResult(effects.StepFailed, status, "the destination did not have it before the first attempt")
+	end.state, end.reason, end.attempts, end.newRound = effects.Planned, "", 0, true
+	return end
+}
+
+// readCheck reads the response to the check of a step with an unknown outcome, or of a step before
+// its first attempt.
 func (d *destination) readCheck(c *call, a response) *result {
 	if a.err != nil {
-		return c.retry(effects.Unknown, 0, "check whether it was executed: "+d.maskSecrets(a.err.Error()), 0,
+		return c.retry(c.stateBeforeCheck(), 0, "check whether it was executed: "+d.maskSecrets(a.err.Error()), 0,
 			rand.Float64())
 	}
 	message := fmt.Sprintf("check whether it was executed: status %d: %s", a.status, excerpt(a.body))
 	if !a.isConclusive() {
-		return c.retry(effects.Unknown, a.status, message, retryAfter(a.header, time.Now()), rand.Float64())
+		return c.retry(c.stateBeforeCheck(), a.status, message, retryAfter(a.header, time.Now()), rand.Float64())
 	}
 	c.data.Response = rules.Response{Status: a.status, Body: decodeJSON(a.body)}
 	done, err := c.step.Check.Done.EvalBool(c.data)
@@ -122,11 +140,17 @@ func (d *destination) readCheck(c *call, a response) *result {
 		return c.review(d.maskSecrets(fmt.Sprintf("step %s, check: %v, response %d: %s", c.step.Name, err, a.status,
 			excerpt(a.body))))
 	case done && !a.is2xx(): // only a 2xx may confirm it
-		return c.retry(effects.Unknown, a.status, message+"; the response says that it was executed, but "+
+		return c.retry(c.stateBeforeCheck(), a.status, message+"; the response says that it was executed, but "+
 			"only a 2xx counts", 0, rand.Float64())
 	case done:
 		captured, missing := c.capture(a, c.step.Check.CapturePath)
-		return c.done(a.status, captured, missing)
+		end := c.done(a.status, captured, missing)
+		if c.first {
+			end.stepReason = foundBefore
+		}
+		return end
+	case c.first:
+		return c.notExecutedBefore(a.status)
 	case c.neverRepeat:
 		return c.needsDecision(c.step, c.undo, fmt.Sprintf("at %s, the destination did not know the step (status "+
 			"%d). It may be executed later, and it must not be repeated", c.databaseTime.UTC().Format(time.RFC3339),
@@ -158,12 +182,18 @@ func (c *call) capture(a response, below string) (captured map[string]any, missi
 	if len(c.step.Capture) == 0 || c.undo {
 		return captured, ""
 	}
-	body := decodeJSON(a.body)
+	root := decodeJSON(a.body)
+	notFound := a.status == http.StatusNotFound || a.status == http.StatusGone
+	if notFound && c.step.NullIfMissing {
+		root = map[string]any{} // the values of an error message are not those of the step
+	}
+	body := root
 	if below != "" {
 		body, _ = rules.Lookup(body, below)
 	}
 	for name, path := range c.step.Capture {
 		v, ok := rules.Lookup(body, path)
+		ok = ok || c.step.NullIfMissing && root != nil // a page of HTML does not say that there is none
 		if !ok || !a.complete {
 			missing = fmt.Sprintf("step %s is done, and its response has no %s to capture; add it with `postern "+
 				"effects resolve`", c.step.Name, path)

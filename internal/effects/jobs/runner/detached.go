@@ -66,10 +66,11 @@ func (r *Runner) redirectFrom(ctx context.Context, rules *effects.Rules, destina
 	configured []string, name string) error {
 	var results []result
 	var waiting []*result
+	var skipped []skippedStep
 	err := postgres.InTx(ctx, r.Pool, "redirect effects", r.Settings.TxTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
-			results, waiting = nil, nil
-			all, err := leaseEffects(ctx, tx, name, r.ID, maxDetached, r.Settings.LeaseMargin)
+			results, waiting, skipped = nil, nil, nil
+			all, err := r.leaseEffects(ctx, tx, name, maxDetached, r.Settings.LeaseMargin)
 			if err != nil || len(all) == 0 {
 				return err
 			}
@@ -77,6 +78,7 @@ func (r *Runner) redirectFrom(ctx context.Context, rules *effects.Rules, destina
 				t.destination = name
 				_, end := r.decideSafely(t,
 					func() (*call, *result) { return nextCall(t, rules.ByName(t.rule), destinations) })
+				skipped = append(skipped, t.skipped...)
 				ruleMissing, unconfigured := end != nil && end.ruleMissing, false
 				if end == nil || (end.state == effects.Planned || end.state == effects.Failed) &&
 					!slices.Contains(configured, end.destination) {
@@ -90,12 +92,16 @@ func (r *Runner) redirectFrom(ctx context.Context, rules *effects.Rules, destina
 					waiting = append(waiting, end)
 				}
 			}
+			if err := reserve(ctx, tx, nil, skipped); err != nil {
+				return err
+			}
 			_, err = record(ctx, tx, results)
 			return err
 		})
 	if err != nil {
 		return err
 	}
+	r.Metrics.countSkipped(skipped)
 	r.logMissingDestination(name, waiting)
 	r.logMissingRules(results)
 	r.logNeedsReview(name, results)

@@ -40,7 +40,8 @@ const (
 // The results of attempts.
 const resultReview = "needs_review"
 
-var results = []string{string(effects.StepDone), string(effects.StepFailed), string(effects.Unknown), resultReview}
+var results = []string{string(effects.StepDone), string(effects.StepFailed), string(effects.Unknown),
+	string(effects.Checking), string(effects.Skipped), resultReview}
 
 // openStates are the states of effects that have not ended.
 var openStates = []effects.State{effects.AwaitingApproval, effects.Planned, effects.Running, effects.Failed,
@@ -56,8 +57,9 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	}
 	m := &Metrics{
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_effect_attempts_total",
-			Help: "Attempts and checks of effect steps by result: done, failed or unknown (Postern retries both), or " +
-				"needs_review (an operator must act)."},
+			Help: "Attempts and checks of effect steps by result: done, failed or unknown (Postern retries both), " +
+				"checking (a check before the first attempt got no conclusive response, and is retried), skipped " +
+				"(the condition of the step was false, so nothing was sent), or needs_review (an operator must act)."},
 			[]string{"destination", "result"}),
 		states: gauges("postern_effects", "state", fmt.Sprintf("Effects that have not ended, by state. Each state is "+
 			"counted up to %d.", maxCounted)),
@@ -104,6 +106,16 @@ func (m *Metrics) countResults(destination string, all []result) {
 		case e.step != "":
 			m.attempts.WithLabelValues(destination, string(e.stepState)).Inc()
 		}
+	}
+}
+
+// countSkipped counts skipped steps, at the destinations that get no request.
+func (m *Metrics) countSkipped(all []skippedStep) {
+	if m == nil {
+		return
+	}
+	for i := range all {
+		m.attempts.WithLabelValues(all[i].step.Destination, string(effects.Skipped)).Inc()
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +19,9 @@ const missingRuleWait = time.Minute
 // nextCall returns the next call of a leased effect, or its result if it has no call. It depends
 // only on the stored effect, the rule, and which destinations are the same system.
 func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end *result) {
+	if time.Now().After(t.decideUntil) {
+		return nil, t.decideLater()
+	}
 	if r == nil {
 		end = t.endWithoutCall(effects.Planned, missingRuleWait, t.attempts-1, "its rule "+effects.NotConfigured+
 			"; it waits for the rule")
@@ -43,10 +45,18 @@ func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end 
 				step.Name))
 		}
 	}
+	if end := t.skipSteps(r); end != nil {
+		return nil, end
+	}
+	if step, undo, position = t.nextStep(r); step == nil {
+		return nil, t.finished()
+	}
 	c = &call{leasedEffect: t, rule: r, step: step, undo: undo, position: position}
 	b := t.findStep(step.Name, undo)
-	c.outcomeUnknown = b != nil && b.state != effects.StepFailed
+	c.outcomeUnknown = b != nil && b.state != effects.StepFailed && b.state != effects.Checking
 	c.recovery, c.neverRepeat = c.chooseRecovery(b)
+	c.first = !undo && step.Check != nil && step.Check.Before && (b == nil || b.state == effects.Checking)
+	c.check = c.first || c.outcomeUnknown && c.recovery == effects.RecoverByCheck
 	switch {
 	case !c.outcomeUnknown:
 	case c.recovery == effects.RecoverByOperator:
@@ -63,7 +73,7 @@ func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end 
 	}
 	// the rule changed since the effect was planned, a process ended before it recorded a result,
 	// or an operator continued the effect
-	if c.nextDestination(c.outcomeUnknown) != t.destination {
+	if c.nextDestination(c.check) != t.destination {
 		return nil, c.moveToNextDestination()
 	}
 	// a process ended during each attempt, or the rule now allows fewer attempts
@@ -71,17 +81,16 @@ func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end 
 		return nil, t.review(fmt.Sprintf("step %s: after %d attempts; its rule allows %d (retry.attempts)",
 			step.Name, t.attempts-1, step.Retry.MaxAttempts))
 	}
-	c.check = c.outcomeUnknown && c.recovery == effects.RecoverByCheck
 	if err := c.render(b); err != nil {
 		return nil, t.review(fmt.Sprintf("step %s: %v", step.Name, err))
 	}
 	return c, nil
 }
 
-// nextDestination returns the destination of the next call: the step's, or that of its check if the
-// outcome is unknown and a check clears it up. The call uses capacity of that destination only.
-func (c *call) nextDestination(unknown bool) string {
-	if unknown && c.recovery == effects.RecoverByCheck {
+// nextDestination returns the destination of the next call: the step's, or that of its check. The
+// call uses capacity of that destination only.
+func (c *call) nextDestination(check bool) string {
+	if check {
 		return c.step.Check.Destination
 	}
 	return c.step.Destination
@@ -90,7 +99,7 @@ func (c *call) nextDestination(unknown bool) string {
 // moveToNextDestination makes an effect due at the destination of its next call.
 func (c *call) moveToNextDestination() *result {
 	end := c.endWithoutCall(effects.Planned, 0, c.attempts-1, "")
-	end.destination = c.nextDestination(c.outcomeUnknown)
+	end.destination = c.nextDestination(c.check)
 	if c.outcomeUnknown {
 		end.state, end.reason = effects.Failed, fmt.Sprintf("step %s: it is unknown whether it was executed",
 			c.step.Name)
@@ -98,12 +107,12 @@ func (c *call) moveToNextDestination() *result {
 	return end
 }
 
-// nextStep returns the first step that is not done. During compensation it returns the last step
-// that is done and not compensated. Nil means that there is none.
+// nextStep returns the first step that is neither done nor skipped. During compensation it returns
+// the last step that Postern did and that is not compensated. Nil means that there is none.
 func (t *leasedEffect) nextStep(r *rules.Rule) (step *rules.Step, undo bool, position int) {
 	if !t.undoing {
 		for i := range r.Steps {
-			if b := t.findStep(r.Steps[i].Name, false); b == nil || b.state != effects.StepDone {
+			if b := t.findStep(r.Steps[i].Name, false); b == nil || !b.state.Ended() {
 				return &r.Steps[i], false, i
 			}
 		}
@@ -112,7 +121,7 @@ func (t *leasedEffect) nextStep(r *rules.Rule) (step *rules.Step, undo bool, pos
 	for i := range slices.Backward(r.Steps) {
 		s := &r.Steps[i]
 		executed, compensated := t.findStep(s.Name, false), t.findStep(s.Name, true)
-		if s.Undo != nil && executed != nil && executed.state == effects.StepDone &&
+		if s.Undo != nil && executed != nil && executed.isOwn() &&
 			(compensated == nil || compensated.state != effects.StepDone) {
 			return s, true, i
 		}
@@ -123,18 +132,9 @@ func (t *leasedEffect) nextStep(r *rules.Rule) (step *rules.Step, undo bool, pos
 // render renders the request. A stored request is sent unchanged, because another request under the
 // same key could be rejected, or executed as well.
 func (c *call) render(b *stepRow) (err error) {
-	if c.data, err = effects.ReadTemplateData(c.leasedEffect.templateData); err != nil {
+	if c.data, err = c.readData(c.rule, c.step, c.undo); err != nil {
 		return err
 	}
-	c.data.Steps = map[string]map[string]any{}
-	for i := range c.steps {
-		if !c.steps[i].undo {
-			c.data.Steps[c.steps[i].step] = c.steps[i].captured
-		}
-	}
-	c.addMessageIDs()
-	c.data.ReservedAt = c.databaseTime
-	c.data.StepKey = rules.StepKey(c.key, c.version, c.forced, c.step.Name, c.undo)
 	request := &c.step.Do
 	switch {
 	case c.check:
@@ -152,18 +152,6 @@ func (c *call) render(b *stepRow) (err error) {
 	}
 	c.request, err = request.Render(c.data, c.data.StepKey)
 	return err
-}
-
-// addMessageIDs makes the Message-IDs of the rule's mails available to later steps, also of mails
-// that an operator reported as sent.
-func (c *call) addMessageIDs() {
-	for i := range c.rule.Steps {
-		if s := &c.rule.Steps[i]; s.Do.Mail != nil {
-			captured := map[string]any{rules.CapturedMessageID: c.messageID(s)}
-			maps.Copy(captured, c.data.Steps[s.Name])
-			c.data.Steps[s.Name] = captured
-		}
-	}
 }
 
 // messageID returns the Message-ID of a step's mail as it was first sent, even if the rule has
@@ -205,11 +193,12 @@ func (t *leasedEffect) finished() *result {
 	return t.endWithoutCall(effects.Done, 0, 0, reason)
 }
 
-// describeNotUndone lists the steps that are done and not compensated.
+// describeNotUndone lists the steps that Postern did, that changed something, and that are not
+// compensated.
 func (t *leasedEffect) describeNotUndone() string {
 	var names []string
 	for i := range t.steps {
-		if b := &t.steps[i]; !b.undo && b.state == effects.StepDone {
+		if b := &t.steps[i]; !b.undo && b.isOwn() && !b.readsOnly() {
 			if compensated := t.findStep(b.step, true); compensated == nil || compensated.state != effects.StepDone {
 				names = append(names, b.step)
 			}
@@ -261,16 +250,20 @@ func (c *call) stepResult(state effects.StepState, status int, message string) *
 	if state == effects.StepFailed && c.outcomeUnknown && !c.check {
 		state = effects.Unknown
 	}
-	return &result{effect: c.effect, step: c.step.Name, undo: c.undo, stepState: state, status: status,
+	end := &result{effect: c.effect, step: c.step.Name, undo: c.undo, stepState: state, status: status,
 		message: message, state: effects.Failed, reason: message,
-		destination: c.nextDestination(state == effects.Unknown), attempts: c.attempts}
+		destination: c.step.Destination, attempts: c.attempts}
+	if state == effects.Checking || state == effects.Unknown && c.recovery == effects.RecoverByCheck {
+		end.destination = c.step.Check.Destination
+	}
+	return end
 }
 
 // notSent returns the result of a call that was not sent. It does not count as an attempt.
 func (c *call) notSent(message string) *result {
 	state := effects.StepFailed
 	if c.check {
-		state = effects.Unknown
+		state = c.stateBeforeCheck()
 	}
 	end := c.stepResult(state, 0, message)
 	end.attempts, end.newRound = c.attempts-1, c.firstOfRound

@@ -358,7 +358,7 @@ func TestCompensate_rejectedEffect_undoesItsSteps(t *testing.T) {
 		reason = 'its rule is not configured; it waits for it'`)
 	wantError(t, b.compensate(t, false), "it is planned, so there is nothing to compensate")
 	b.db.Exec(t, `UPDATE effects SET state = 'rejected', due = NULL`)
-	wantError(t, b.compensate(t, false), "none of its steps is done, so there is nothing to compensate")
+	wantError(t, b.compensate(t, false), "none of its steps has changed something, so there is nothing")
 	if next := b.show(t).AllowedActions; next != "an operator rejected it" {
 		t.Error(next)
 	}

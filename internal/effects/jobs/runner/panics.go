@@ -22,7 +22,10 @@ func (r *Runner) decideSafely(t *leasedEffect, next func() (*call, *result)) (c 
 func (d *destination) execute(ctx context.Context, c *call) (end result) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			end = *c.needsDecision(c.step, c.undo, d.r.describePanic(c.leasedEffect, cause))
+			reason := d.r.describePanic(c.leasedEffect, cause)
+			if end = *c.needsDecision(c.step, c.undo, reason); c.first { // nothing was sent
+				end = *c.review(reason)
+			}
 		}
 		end.leaseEpoch, end.rule, end.wasUnknown = c.leaseEpoch, c.leasedEffect.rule, c.outcomeUnknown
 	}()

@@ -317,15 +317,17 @@ func (d *destination) leaseDue(ctx context.Context, free, inFlight int) (calls [
 	}
 	var n int
 	var finished []result
+	var skipped []skippedStep
 	err := postgres.InTx(ctx, d.r.Pool, "lease effects", d.r.Settings.TxTimeout,
 		func(ctx context.Context, tx pgx.Tx) (err error) {
-			calls, finished = nil, nil
-			leased, err := leaseEffects(ctx, tx, d.config.Name, d.r.ID, capacity, d.lease)
+			calls, finished, skipped = nil, nil, nil
+			leased, err := d.r.leaseEffects(ctx, tx, d.config.Name, capacity, d.lease)
 			if n = len(leased); err != nil || n == 0 {
 				return err
 			}
 			for _, t := range leased {
 				c, end := d.r.decideSafely(t, func() (*call, *result) { return d.nextCall(t) })
+				skipped = append(skipped, t.skipped...)
 				if end != nil {
 					end.leaseEpoch, end.rule = t.leaseEpoch, t.rule
 					finished = append(finished, *end)
@@ -333,7 +335,7 @@ func (d *destination) leaseDue(ctx context.Context, free, inFlight int) (calls [
 				}
 				calls = append(calls, c)
 			}
-			if err := reserve(ctx, tx, calls); err != nil {
+			if err := reserve(ctx, tx, calls, skipped); err != nil {
 				return err
 			}
 			if len(finished) == 0 {
@@ -349,6 +351,7 @@ func (d *destination) leaseDue(ctx context.Context, free, inFlight int) (calls [
 		return nil, false, d.r.Settings.PollEvery
 	}
 	d.r.Metrics.countResults(d.config.Name, finished)
+	d.r.Metrics.countSkipped(skipped)
 	d.r.logMissingRules(finished)
 	d.r.logNeedsReview(d.config.Name, finished)
 	d.r.Wake(dueDestinations(finished))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -43,28 +44,31 @@ const stepsSQL = `
 SELECT effect, s.step, s.undo, s.state, coalesce(s.request, 'null'), s.attempts, s.captured, s.destination,
 	coalesce(clock_now() - s.ended_at, interval '-1 s'), clock_now() - coalesce(s.first_attempt_at, CASE
 	WHEN s.attempts > 1 THEN e.planned_at ELSE s.reserved_at END), s.resolved_by, s.at_most_once
-FROM effect_steps s JOIN effects e USING (effect) WHERE effect = ANY($1::bigint[])`
+FROM effect_steps s JOIN effects e USING (effect) WHERE effect = ANY($1::bigint[]) ORDER BY effect, s.position, s.undo`
 
-// reserveSQL inserts steps before their calls. first_attempt_at restarts after an attempt that was
-// not executed. After any other attempt the destination may know the step.
+// reserveSQL inserts steps before their calls, and skipped steps. first_attempt_at restarts after
+// an attempt that was not executed. After any other attempt the destination may know the step. A
+// check before the first attempt is no attempt.
 const reserveSQL = `
 INSERT INTO effect_steps AS s (effect, step, undo, position, state, destination, request, fingerprint, resolved_by,
 	at_most_once,
-	undoable, captures, attempts, reserved_at, first_attempt_at)
-SELECT d.effect, d.step, d.undo, d.position, 'reserved', d.destination, d.request, d.fingerprint, d.resolved_by,
+	undoable, captures, attempts, reserved_at, first_attempt_at, ended_at, reason)
+SELECT d.effect, d.step, d.undo, d.position, d.state, d.destination, d.request, d.fingerprint, d.resolved_by,
 	d.at_most_once,
-	d.undoable, string_to_array(d.captures, ','), 1, now.at, now.at
+	d.undoable, string_to_array(d.captures, ','), (d.state = 'reserved')::int, now.at,
+	CASE WHEN d.state = 'reserved' THEN now.at END, CASE WHEN d.state = 'skipped' THEN now.at END, d.reason
 FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::int[], $5::text[], $6::jsonb[], $7::bytea[], $8::text[],
-	$9::bool[], $10::bool[], $11::text[])
-  AS d(effect, step, undo, position, destination, request, fingerprint, resolved_by, at_most_once, undoable, captures),
-  	(SELECT clock_now() AS at) now
-ON CONFLICT (effect, step, undo) DO UPDATE SET state = 'reserved', destination = excluded.destination,
+	$9::bool[], $10::bool[], $11::text[], $12::text[], $13::text[])
+  AS d(effect, step, undo, position, destination, request, fingerprint, resolved_by, at_most_once, undoable, captures,
+  	state, reason), (SELECT clock_now() AS at) now
+ON CONFLICT (effect, step, undo) DO UPDATE SET state = excluded.state, destination = excluded.destination,
 	request = excluded.request, fingerprint = excluded.fingerprint,
   resolved_by = excluded.resolved_by, at_most_once = excluded.at_most_once, undoable = excluded.undoable,
   	captures = excluded.captures,
-  	attempts = s.attempts + 1, reserved_at = excluded.reserved_at,
-  first_attempt_at = CASE WHEN s.state = 'failed' THEN excluded.first_attempt_at ELSE coalesce(s.first_attempt_at, CASE
-  	WHEN s.attempts > 1 THEN (SELECT planned_at FROM effects WHERE effect = s.effect) ELSE s.reserved_at END) END,
+  	attempts = s.attempts + excluded.attempts, reserved_at = excluded.reserved_at,
+  first_attempt_at = CASE WHEN s.state IN ('failed', 'checking') THEN excluded.first_attempt_at
+  	ELSE coalesce(s.first_attempt_at, CASE WHEN s.attempts > 1 THEN (SELECT planned_at FROM effects
+  		WHERE effect = s.effect) ELSE s.reserved_at END) END,
   	ended_at = NULL, status = NULL, error = ''`
 
 // lockSQL locks the effects of results before any other statement, in the same order as a redaction
@@ -75,15 +79,15 @@ const lockSQL = `SELECT FROM effects WHERE effect = ANY($1::bigint[]) ORDER BY e
 // response data of effects that were redacted meanwhile. An unknown outcome without new information
 // keeps its old error and status, and gets an end time if it had none or a future one.
 const finishStepsSQL = `
-UPDATE effect_steps s SET state = d.state, ended_at = CASE WHEN s.state = 'unknown'
-	AND d.state = 'unknown' THEN least(s.ended_at, clock_now()) ELSE clock_now() END, status = CASE
-	WHEN d.state = 'unknown' AND d.error = '' THEN s.status ELSE nullif(d.status, 0) END, resolved_by = CASE
-	WHEN d.person THEN 'operator' ELSE s.resolved_by END,
+UPDATE effect_steps s SET state = d.state, reason = d.reason, ended_at = CASE WHEN d.state = 'checking' THEN NULL
+	WHEN s.state = 'unknown' AND d.state = 'unknown' THEN least(s.ended_at, clock_now()) ELSE clock_now() END,
+	status = CASE WHEN d.state = 'unknown' AND d.error = '' THEN s.status ELSE nullif(d.status, 0) END,
+	resolved_by = CASE WHEN d.person THEN 'operator' ELSE s.resolved_by END,
   captured = CASE WHEN e.template_data IS NULL THEN '{}' ELSE d.captured END, error = CASE
   	WHEN e.template_data IS NULL THEN ''
   	WHEN d.state = 'unknown' AND d.error = '' THEN s.error ELSE d.error END
 FROM unnest($1::bigint[], $2::text[], $3::bool[], $4::text[], $5::int[], $6::jsonb[], $7::text[], $8::bigint[],
-	$9::bool[]) AS d(effect, step, undo, state, status, captured, error, lease_epoch, person)
+	$9::bool[], $10::text[]) AS d(effect, step, undo, state, status, captured, error, lease_epoch, person, reason)
 JOIN effects e ON e.effect = d.effect AND e.state = 'running' AND e.lease_epoch = d.lease_epoch
 WHERE s.effect = d.effect AND s.step = d.step AND s.undo = d.undo`
 
@@ -140,6 +144,16 @@ type stepRow struct {
 	endedAgo, mayBeDoneFor time.Duration
 }
 
+// isOwn reports whether Postern did the step. It does not compensate a step that the destination
+// had before.
+func (b *stepRow) isOwn() bool { return b.state == effects.StepDone && b.attempts > 0 }
+
+// readsOnly reports whether the step changes nothing at the destination.
+func (b *stepRow) readsOnly() bool {
+	var request rules.RenderedRequest
+	return json.Unmarshal(b.request, &request) == nil && request.Method == http.MethodGet
+}
+
 // leasedEffect is an effect that this process has leased.
 type leasedEffect struct {
 	effect int64
@@ -159,7 +173,11 @@ type leasedEffect struct {
 	// databaseTime is when the database leased it. leasedAt is a moment before that, by the clock
 	// of this process.
 	databaseTime, leasedAt time.Time
-	steps                  []stepRow
+	// decideUntil is until when the lease's transaction decides about further effects and steps.
+	decideUntil time.Time
+	steps       []stepRow
+	// skipped are the steps that were skipped during this lease, for reserve.
+	skipped []skippedStep
 }
 
 // findStep returns the row of a step, nil if it has not started.
@@ -172,15 +190,19 @@ func (t *leasedEffect) findStep(step string, undo bool) *stepRow {
 	return nil
 }
 
+// decideShare is the part of a transaction's timeout after which its leased effects are decided
+// later. Expressions took that long, and must not make the transaction fail.
+const decideShare = 4
+
 // leaseEffects leases effects and reads their steps.
-func leaseEffects(ctx context.Context, tx pgx.Tx, destination, id string, most int,
+func (r *Runner) leaseEffects(ctx context.Context, tx pgx.Tx, destination string, most int,
 	lease time.Duration) ([]*leasedEffect, error) {
 	at := time.Now()
 	all, err := postgres.Collect(ctx, tx, func(row pgx.CollectableRow) (*leasedEffect, error) {
 		t := &leasedEffect{leasedAt: at}
 		return t, row.Scan(&t.effect, &t.leaseEpoch, &t.key, &t.version, &t.forced, &t.rule, &t.undoing, &t.attempts,
 			&t.templateData, &t.roundAge, &t.firstOfRound, &t.databaseTime)
-	}, leaseSQL, destination, most, id, lease)
+	}, leaseSQL, destination, most, r.ID, lease)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -201,6 +223,9 @@ func leaseEffects(ctx context.Context, tx pgx.Tx, destination, id string, most i
 		b.request = nil
 		return nil
 	})
+	for _, t := range all {
+		t.decideUntil = time.Now().Add(r.Settings.TxTimeout / decideShare)
+	}
 	return all, err
 }
 
@@ -211,6 +236,8 @@ type call struct {
 	step  *rules.Step
 	undo  bool
 	check bool
+	// first reports that the check runs before the first attempt of the step.
+	first bool
 	// outcomeUnknown reports that an earlier attempt may have executed the step.
 	outcomeUnknown bool
 	// recovery is how a lost response is cleared up. neverRepeat forbids to repeat the step after a
@@ -223,27 +250,35 @@ type call struct {
 }
 
 // captureNames returns the names of the values to capture, which consist of letters, digits and _.
-func (c *call) captureNames() []string {
-	if c.undo {
-		return nil
-	}
-	return slices.Sorted(maps.Keys(c.step.Capture))
+func captureNames(step *rules.Step) string {
+	return strings.Join(slices.Sorted(maps.Keys(step.Capture)), ",")
 }
 
-// reserve inserts the steps of calls that may change something.
-func reserve(ctx context.Context, tx pgx.Tx, calls []*call) error {
+// reserve inserts the steps of calls that may change something or that run before such a call, and
+// skipped steps. A row is the decision that the condition of its step was true or false.
+func reserve(ctx context.Context, tx pgx.Tx, calls []*call, skipped []skippedStep) error {
 	var ids []int64
-	var steps, destinations, recoveries, captures []string
+	var steps, destinations, recoveries, captures, states, reasons []string
 	var undos, neverRepeat, undoable []bool
 	var positions []int32
 	var requests, fingerprints [][]byte
 	for _, c := range calls {
-		if c.check {
+		state := effects.Reserved
+		var stored, print []byte
+		var err error
+		switch {
+		case c.first:
+			state, print = effects.Checking, []byte{}
+		case c.check:
 			continue
+		default:
+			if stored, print, err = fingerprint(c.request); err != nil {
+				return err
+			}
 		}
-		stored, print, err := fingerprint(c.request)
-		if err != nil {
-			return err
+		names := ""
+		if !c.undo {
+			names = captureNames(c.step)
 		}
 		ids, steps, undos, positions = append(ids, c.effect), append(steps, c.step.Name), append(undos, c.undo),
 			append(positions, int32(c.position))
@@ -251,13 +286,25 @@ func reserve(ctx context.Context, tx pgx.Tx, calls []*call) error {
 			append(fingerprints, print)
 		recoveries, neverRepeat, undoable = append(recoveries, string(c.recovery)), append(neverRepeat, c.neverRepeat),
 			append(undoable, c.step.Undo != nil)
-		captures = append(captures, strings.Join(c.captureNames(), ","))
+		captures, states, reasons = append(captures, names), append(states, string(state)), append(reasons, "")
+	}
+	for i := range skipped {
+		s := &skipped[i]
+		by, never := ruleRecovery(s.step, false)
+		ids, steps, undos, positions = append(ids, s.effect), append(steps, s.step.Name), append(undos, false),
+			append(positions, int32(s.position))
+		destinations, requests, fingerprints = append(destinations, s.step.Destination), append(requests, nil),
+			append(fingerprints, []byte{})
+		recoveries, neverRepeat, undoable = append(recoveries, string(by)), append(neverRepeat, never),
+			append(undoable, s.step.Undo != nil)
+		captures, states, reasons = append(captures, captureNames(s.step)), append(states, string(effects.Skipped)),
+			append(reasons, s.reason)
 	}
 	if len(ids) == 0 {
 		return nil
 	}
 	if _, err := tx.Exec(ctx, reserveSQL, ids, steps, undos, positions, destinations, requests, fingerprints,
-		recoveries, neverRepeat, undoable, captures); err != nil {
+		recoveries, neverRepeat, undoable, captures, states, reasons); err != nil {
 		return fmt.Errorf("reserve %d steps: %w", len(ids), err)
 	}
 	return nil
@@ -275,6 +322,8 @@ type result struct {
 	status    int
 	captured  map[string]any
 	message   string
+	// stepReason says why the step is done although its request was never sent.
+	stepReason string
 	// operatorOnly reports that only an operator can say what happened to the step.
 	operatorOnly bool
 
@@ -329,7 +378,7 @@ func record(ctx context.Context, tx pgx.Tx, all []result) (recorded []result, er
 // stepArgs returns the arguments of finishStepsSQL; nil if no step has changed.
 func stepArgs(all []result) ([]any, error) {
 	var ids, leaseEpochs []int64
-	var steps, states, messages []string
+	var steps, states, messages, reasons []string
 	var undos, operatorOnly []bool
 	var statuses []int32
 	var captured [][]byte
@@ -348,10 +397,11 @@ func stepArgs(all []result) ([]any, error) {
 		undos, states = append(undos, e.undo), append(states, string(e.stepState))
 		statuses, captured, messages = append(statuses, int32(e.status)), append(captured, b),
 			append(messages, e.message)
-		operatorOnly = append(operatorOnly, e.operatorOnly)
+		operatorOnly, reasons = append(operatorOnly, e.operatorOnly), append(reasons, e.stepReason)
 	}
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	return []any{ids, steps, undos, states, statuses, captured, messages, leaseEpochs, operatorOnly}, nil
+	return []any{ids, steps, undos, states, statuses, captured, messages, leaseEpochs, operatorOnly,
+		reasons}, nil
 }
