@@ -82,6 +82,14 @@ func TestEffects_listAndShow(t *testing.T) {
 	for _, text := range []string{"the schedule of its rule", "from 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z"} {
 		r.want(t, 0, text, "")
 	}
+	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
+		reserved_at, ended_at, reason) VALUES (5, 'extra', 1, 'skipped', 'post', '', 0, now(), now(), 'its condition')`)
+	skipped := b.run(t, "effects", "show", "5")
+	for _, text := range []string{"Step extra\n", "reason       its condition",
+		"not possible: its rule has no compensate",
+		"all its steps are done, except extra, whose condition was false"} {
+		skipped.want(t, 0, text, "")
+	}
 	if strings.Contains(r.out, "event") {
 		t.Errorf("a schedule has no event: %s", r.out)
 	}

@@ -244,6 +244,10 @@ var fillStatements = []string{
 	SELECT effect, TEXT, 0, CASE state WHEN 'done' THEN 'done' ELSE 'unknown' END, TEXT, JSON, '\x01', 1, now(), now(),
 		JSON, 'operator', false
 	FROM effects WHERE state IN ('done', 'needs_review') AND rule = 'mail' || TEXT`,
+	`INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts, reserved_at, ended_at,
+		reason)
+	SELECT effect, 'extra' || TEXT, 1, 'skipped', TEXT, '', 0, now(), now(), 'its condition was false' || TEXT
+	FROM effects WHERE state = 'done' AND rule = 'mail' || TEXT`,
 	`INSERT INTO spools (spool, location, drained_at, reported_at, deliveries, bytes)
 	VALUES ('gone' || TEXT, TEXT, '-infinity', now() - interval '1 h', 3, 100)`,
 	`INSERT INTO activity_secrets SELECT SOURCE, name, floor(extract(epoch FROM now()) / 3600) - hours, 9,

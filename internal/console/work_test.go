@@ -67,6 +67,7 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"effects/rules/receipt?since=1h": {"The rule would plan no effect for a change in this time"},
 		"effects/1":                      {"None of its steps has started", "Template data"},
 		"effects/2":                      {"Resolve", "an operator decides"},
+		"effects/3":                      {"extra", "skipped", "its condition was false", "cannot be undone"},
 		"reconciliation":                 {"events", "Newest reconciliations"},
 		"audit":                          {"as the command reported"},
 		"redactions":                     {"99"},

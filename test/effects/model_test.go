@@ -201,6 +201,7 @@ const (
 	checked     kind = "checked"      // by a check of the destination
 	checkedOnce kind = "checked once" // by a check, or by an operator if the destination does not know the step
 	askedFirst  kind = "asked first"  // by a check, which also runs before the first attempt
+	searched    kind = "searched"     // as asked first, and the check also finds what another system did
 	once        kind = "once"         // by an operator
 )
 
@@ -293,6 +294,9 @@ func (u *rule) text(version int) string {
 		case askedFirst:
 			b.WriteString(`, check: {path: "/did?key={{ step_key }}", done: answer.status != 404, delay: 2s, ` +
 				`when: before}`)
+		case searched:
+			fmt.Fprintf(&b, `, check: {path: "/%s/%s?of={{ object.id }}", done: len(answer.body.data) > 0, `+
+				`found: data.0, delay: 2s, when: before}`, u.name, s.name)
 		case once:
 			b.WriteString(", at_most_once: true, operator_resolves: true")
 		case keyed:

@@ -136,8 +136,8 @@ var mutants = []mutant{
 		"	c.first = false && "}}},
 	{"sends a step before the destination has responded whether it has it",
 		[]edit{{callGo, "	if !a.isConclusive() {\n		return c.retry(c.stateBeforeCheck(),",
-			"	if !a.isConclusive() {\n		if c.first {\n			return c.notExecutedBefore(a.status)\n		}\n		" +
-				"return c.retry(c.stateBeforeCheck(),"}}},
+			"	if !a.isConclusive() {\n		if c.first {\n			return c.notExecutedBefore(a.status)\n" +
+				"		}\n		return c.retry(c.stateBeforeCheck(),"}}},
 	{"captures a wrong value", []edit{{callGo, "		captured[name] = removeNUL(v)\n",
 		"		captured[name] = fmt.Sprint(removeNUL(v), \"?\")\n"}}},
 }
