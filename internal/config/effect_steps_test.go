@@ -59,8 +59,8 @@ func TestEffectWarnings_orderOfRisk_isReported(t *testing.T) {
 		"may be repeated": {first, ""},
 		"an operator resolves it": {once + "        operator_resolves: true\n",
 			"line 27: effects.receipt.steps.1.at_most_once: step create must not be sent twice and is not the " +
-				"last step: if a later step fails, create has happened and cannot be undone; after a lost response an operator " +
-				"must resolve it, and send and later steps wait for that; make it the last step"},
+				"last step: if a later step fails, create has happened and cannot be undone; after a lost " +
+				"response an operator must resolve it, and send and later steps wait for that; make it the last step"},
 		"has a check": {once + check, "cannot be undone; after a lost response send and later steps wait for its " +
 			"check, and for an operator if the check does not find it; make it the last step"},
 		"can be undone": {once + check + "        compensate: {path: /x}\n", "create has happened; after a lost"},
