@@ -129,8 +129,8 @@ func effectMoments(e *effects.View) []moment {
 }
 
 func stepBlock(r *request, e *effects.View) block {
-	t := &table{Columns: []string{"Step", "State", "Request", "Destination", "Attempts", "Response", "Began", "Ended",
-		"Lost response", "Undo", "Note"}, Empty: "No step has started."}
+	t := &table{Columns: []string{"Step", "State", "Note", "Undo", "Request", "Destination", "Attempts", "Response",
+		"Began", "Ended", "Lost response"}, Empty: "No step has started."}
 	for i := range e.Steps {
 		s := &e.Steps[i]
 		state := badge(string(s.State))
@@ -149,10 +149,10 @@ func stepBlock(r *request, e *effects.View) block {
 		case s.Undoable && !s.Undo:
 			undo = text("by its compensation")
 		}
-		t.Rows = append(t.Rows, []cell{text(stepName(s)), state, request, text(s.Destination), number(s.Attempts),
-			status,
-			r.shortTime(s.ReservedAt.Time), r.shortTime(s.EndedAt.Time), recovery,
-			undo, shorten(cmp.Or(s.Error, s.Reason), 300)})
+		explanation := shorten(cmp.Or(s.Error, s.Reason), 300)
+		explanation.Wide = explanation.Text != ""
+		t.Rows = append(t.Rows, []cell{text(stepName(s)), state, explanation, undo, request, text(s.Destination),
+			number(s.Attempts), status, r.shortTime(s.ReservedAt.Time), r.shortTime(s.EndedAt.Time), recovery})
 	}
 	return block{ID: "steps", Heading: "Steps", Table: t}
 }
