@@ -18,10 +18,12 @@ import (
 // findOrCreate searches a customer, creates it only if it is not there, and then uses it.
 const findOrCreate = `
       - {name: find, to: sink, method: GET, path: "/customers?ref={{ object.id }}", success: [200, 404], ` +
-	`capture: {id: data.0.id}, null_if_missing: true, retry: {first_wait: 10ms, attempts: 2}}
-      - {name: create, when: steps.find.id == nil, to: sink, path: "/customers", json: {ref: "{{ object.id }}"}, ` +
+	`capture: {id: data.0.id}, null_if_missing: true, timeout: 60s, ` +
+	`retry: {first_wait: 10ms, attempts: 2}}
+      - {name: create, when: steps.find.id == nil, to: sink, timeout: 60s, path: "/customers", ` +
+	`json: {ref: "{{ object.id }}"}, ` +
 	`capture: {id: id}, compensate: {path: "/remove/{{ steps.create.id }}"}}
-      - {name: use, to: sink, path: "/use/{{ steps.find.id ?? steps.create.id }}"}`
+      - {name: use, to: sink, timeout: 60s, path: "/use/{{ steps.find.id ?? steps.create.id }}"}`
 
 // stepRows returns the ledger's steps with their state, attempts and reason.
 func (b *fixture) stepRows(t *testing.T) []string {
@@ -60,7 +62,7 @@ func TestSkipSteps_search_decidesWhetherToCreate(t *testing.T) {
 			b := setup(t, findOrCreate)
 			other := b.useDestination(t, c.found, scriptedResponse{status: 200, body: `{"id": "c_1"}`})
 			b.plan(t, 1, 1)
-			b.run(t, "a", b.pool)
+			b.launch(t, runner.Options{Settings: patientSettings})
 			got := b.waitIdle(t)
 			if want := "done"; len(c.calls) > 1 && got[want] != 1 || len(c.calls) == 1 && got["needs_review"] != 1 {
 				t.Error(got)
@@ -80,8 +82,8 @@ func TestSkipSteps_search_decidesWhetherToCreate(t *testing.T) {
 func TestSkipSteps_anyPosition_effectContinues(t *testing.T) {
 	t.Parallel()
 	step := func(name, when, more string) string {
-		return fmt.Sprintf("\n      - {name: %s, when: %q, to: sink, path: /%s, capture: {id: id}, compensate: {path: "+
-			"/undo}%s}", name, when, name, more)
+		return fmt.Sprintf("\n      - {name: %s, when: %q, to: sink, path: /%s, timeout: 60s, capture: {id: id}, "+
+			"compensate: {path: /undo}%s}", name, when, name, more)
 	}
 	for name, c := range map[string]struct {
 		steps string
@@ -101,7 +103,7 @@ func TestSkipSteps_anyPosition_effectContinues(t *testing.T) {
 			reg := prometheus.NewRegistry()
 			metrics, err := runner.NewMetrics(reg)
 			must(t, err)
-			_, stop := b.launch(t, runner.Options{Metrics: metrics})
+			_, stop := b.launch(t, runner.Options{Metrics: metrics, Settings: patientSettings})
 			b.waitIdle(t)
 			stop()
 			if got := b.db.QueryStrings(t, `SELECT coalesce(string_agg(state, ' ' ORDER BY position), '')
@@ -125,7 +127,7 @@ func TestSkipSteps_anyPosition_effectContinues(t *testing.T) {
 				t.Error(v.AllowedActions)
 			default:
 				must(t, b.compensate(t, false))
-				b.run(t, "b", b.pool)
+				b.launch(t, runner.Options{ID: "b", Settings: patientSettings})
 				if got := b.waitIdle(t); got["done"] != 1 || len(b.sink.Calls()) != c.calls+1 {
 					t.Errorf("%v with %d calls after the compensation", got, len(b.sink.Calls()))
 				}
@@ -139,8 +141,8 @@ func TestSkipSteps_anyPosition_effectContinues(t *testing.T) {
 func TestSkipSteps_ruleEditedAfterCall_decisionStays(t *testing.T) {
 	t.Parallel()
 	const steps = `
-      - {name: first, when: "WHEN1", to: sink, path: "/first", retry: {first_wait: 10ms, attempts: 1}}
-      - {name: second, when: "WHEN2", to: sink, path: "/second"}`
+      - {name: first, when: "WHEN1", to: sink, timeout: 60s, path: "/first", retry: {first_wait: 10ms, attempts: 1}}
+      - {name: second, when: "WHEN2", to: sink, timeout: 60s, path: "/second"}`
 	rule := func(first, second string) string {
 		return strings.NewReplacer("WHEN1", first, "WHEN2", second).Replace(steps)
 	}
@@ -148,14 +150,14 @@ func TestSkipSteps_ruleEditedAfterCall_decisionStays(t *testing.T) {
 	edited := setup(t, rule("true", "false"))
 	b.failRequests("/second", sink.RejectsContent)
 	b.plan(t, 1, 1)
-	_, stop := b.launch(t, runner.Options{})
+	_, stop := b.launch(t, runner.Options{Settings: patientSettings})
 	if got := b.waitIdle(t); got["needs_review"] != 1 {
 		t.Fatal(got)
 	}
 	stop()
 	b.rules = edited.rules
 	must(t, b.retry(t))
-	b.run(t, "b", b.pool)
+	b.launch(t, runner.Options{ID: "b", Settings: patientSettings})
 	b.waitIdle(t)
 	want := []string{"first skipped 0 its condition was false in version 1 of the rule: false", "second done 2"}
 	if diff := cmp.Diff(want, b.stepRows(t)); diff != "" || len(b.sink.Calls()) != 1 {
@@ -168,10 +170,10 @@ func TestSkipSteps_ruleEditedAfterCall_decisionStays(t *testing.T) {
 func TestSkipSteps_expensiveCondition_otherEffectsContinue(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `[{name: step, when: "new.total > 20 ? len(uniq(1..1500)) > 0 : len(map(1..50000, 1..50000)) > 0", `+
-		`to: sink, path: "/step"}]`)
+		`to: sink, path: "/step", timeout: 60s}]`)
 	b.destinations[0].Concurrency = 100
 	b.plan(t, 1, 40)
-	settings := quick
+	settings := patientSettings
 	settings.TxTimeout = 2 * time.Second
 	b.launch(t, runner.Options{Settings: settings})
 	if got := b.waitIdle(t); got["done"] != 20 || got["needs_review"] != 20 {
@@ -185,7 +187,7 @@ func TestSkipSteps_expensiveCondition_otherEffectsContinue(t *testing.T) {
 }
 
 // askedFirst is a step about which the destination is asked before the first attempt.
-const askedFirst = `[{name: mail, to: sink, path: "/mail", at_most_once: true, capture: {id: id}, ` +
+const askedFirst = `[{name: mail, to: sink, timeout: 60s, path: "/mail", at_most_once: true, capture: {id: id}, ` +
 	`compensate: {path: "/undo"}, check: {path: "/did", done: "len(answer.body.data) > 0", found: data.0, ` +
 	`when: before, delay: 300ms}, retry: {first_wait: 10ms, max_wait: 20ms, attempts: 3}}]`
 
@@ -195,8 +197,7 @@ func TestReadCheck_beforeFirstAttempt_decidesWhetherToSend(t *testing.T) {
 	t.Parallel()
 	yes, no := scriptedResponse{status: 200, body: `{"data": [{"id": "m_7"}]}`},
 		scriptedResponse{status: 200, body: `{"data": []}`}
-	ok, fails, hangs := scriptedResponse{status: 200, body: `{"id": "m_1"}`}, scriptedResponse{status: 503},
-		scriptedResponse{hangs: true}
+	ok, fails := scriptedResponse{status: 200, body: `{"id": "m_1"}`}, scriptedResponse{status: 503}
 	const found = `mail done 0 {"id": "m_7"} found at the destination before the first attempt`
 	for name, c := range map[string]struct {
 		responses []scriptedResponse
@@ -206,11 +207,11 @@ func TestReadCheck_beforeFirstAttempt_decidesWhetherToSend(t *testing.T) {
 	}{
 		"executed before":           {[]scriptedResponse{yes}, "done", found, "GET"},
 		"not executed before":       {[]scriptedResponse{no, ok}, "done", `mail done 1 {"id": "m_1"}`, "GET POST"},
-		"a failed check":            {[]scriptedResponse{fails, hangs, yes}, "done", found, "GET GET GET"},
+		"a failed check":            {[]scriptedResponse{fails, fails, yes}, "done", found, "GET GET GET"},
 		"a check that always fails": {[]scriptedResponse{fails}, "needs_review", "mail checking 0", "GET GET GET"},
-		"a lost response, then a yes": {[]scriptedResponse{no, hangs, yes}, "done", `mail done 1 {"id": "m_7"}`,
+		"an unknown outcome, then a yes": {[]scriptedResponse{no, fails, yes}, "done", `mail done 1 {"id": "m_7"}`,
 			"GET POST GET"},
-		"a lost response, then a no": {[]scriptedResponse{no, hangs, no}, "needs_review", "mail unknown 1",
+		"an unknown outcome, then a no": {[]scriptedResponse{no, fails, no}, "needs_review", "mail unknown 1",
 			"GET POST GET"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -218,7 +219,7 @@ func TestReadCheck_beforeFirstAttempt_decidesWhetherToSend(t *testing.T) {
 			b := setupWithSource(t, askedFirst)
 			other := b.useDestination(t, c.responses...)
 			b.plan(t, 1, 1)
-			b.run(t, "a", b.pool)
+			b.launch(t, runner.Options{Settings: patientSettings})
 			if got := b.waitIdle(t); got[c.state] != 1 {
 				t.Error(got)
 			}
@@ -256,9 +257,8 @@ func TestReclaim_checkBeforeFirstAttempt_isRepeated(t *testing.T) {
 	b := setup(t, strings.Replace(askedFirst, "delay: 300ms", "delay: 1h", 1))
 	other := b.useDestination(t, scriptedResponse{hangs: true},
 		scriptedResponse{status: 200, body: `{"data": []}`}, scriptedResponse{status: 200, body: `{"id": "m_1"}`})
-	b.destinations[0].Timeout, b.destinations[0].MaxTimeout = time.Minute, time.Minute
 	b.plan(t, 1, 1)
-	b.run(t, "a", b.pool)
+	b.launch(t, runner.Options{Settings: patientSettings})
 	testkit.Eventually(t, patience, func() error {
 		if calls := other.received(); len(calls) != 1 {
 			return fmt.Errorf("%v", calls)
@@ -279,9 +279,9 @@ func TestReclaim_checkBeforeFirstAttempt_isRepeated(t *testing.T) {
 func TestShow_notUndoable_namesChangesWithoutCompensation(t *testing.T) {
 	t.Parallel()
 	b := setupWithSource(t, findOrCreate+`
-      - {name: mail, to: sink, path: "/mail", at_most_once: true, operator_resolves: true}`)
+      - {name: mail, to: sink, timeout: 60s, path: "/mail", at_most_once: true, operator_resolves: true}`)
 	b.plan(t, 1, 1)
-	b.run(t, "a", b.pool)
+	b.launch(t, runner.Options{Settings: patientSettings})
 	if got := b.waitIdle(t); got["done"] != 1 {
 		t.Fatal(got, b.stepRows(t))
 	}
