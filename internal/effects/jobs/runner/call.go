@@ -118,7 +118,7 @@ func (c *call) stateBeforeCheck() effects.StepState {
 // first attempt follows.
 func (c *call) notExecutedBefore(status int) *result {
 	end := c.stepResult(effects.StepFailed, status, "the destination did not have it before the first attempt")
-	end.state, end.reason, end.attempts, end.newRound = effects.Planned, "", 0, true
+	end.state, end.reason, end.attempts, end.newRound, end.notFoundBefore = effects.Planned, "", 0, true, true
 	return end
 }
 

@@ -219,7 +219,10 @@ func TestReadCheck_beforeFirstAttempt_decidesWhetherToSend(t *testing.T) {
 			b := setupWithSource(t, askedFirst)
 			other := b.useDestination(t, c.responses...)
 			b.plan(t, 1, 1)
-			b.launch(t, runner.Options{Settings: patientSettings})
+			reg := prometheus.NewRegistry()
+			metrics, err := runner.NewMetrics(reg)
+			must(t, err)
+			b.launch(t, runner.Options{Settings: patientSettings, Metrics: metrics})
 			if got := b.waitIdle(t); got[c.state] != 1 {
 				t.Error(got)
 			}
@@ -232,6 +235,9 @@ func TestReadCheck_beforeFirstAttempt_decidesWhetherToSend(t *testing.T) {
 			}
 			if diff := cmp.Diff([]string{c.row}, b.stepRows(t)); diff != "" {
 				t.Errorf("step (-want +got):\n%s", diff)
+			}
+			if failed := metricValue(t, reg, "postern_effect_attempts_total", "sink", "failed"); failed > 0 {
+				t.Errorf("%v failed attempts are counted", failed)
 			}
 			switch v := b.show(t); {
 			case c.row == found: // Postern did not do it, so it must not undo it

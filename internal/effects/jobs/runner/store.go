@@ -324,6 +324,8 @@ type result struct {
 	message   string
 	// stepReason says why the step is done although its request was never sent.
 	stepReason string
+	// notFoundBefore reports that a check before the first attempt did not find the step.
+	notFoundBefore bool
 	// operatorOnly reports that only an operator can say what happened to the step.
 	operatorOnly bool
 
