@@ -256,7 +256,7 @@ func TestTemplate_allSettingsUncommented_loads(t *testing.T) {
 	for line := range strings.Lines(strings.ReplaceAll(config.Template(), "/etc/postern", dir)) {
 		bare := strings.TrimLeft(line, " ")
 		for _, setting := range []string{"# credentials:", "# replicas:", "# tls:", "# listen:", "# shopify:",
-			"# acme:", "#   "} {
+			"# acme:", "# forward:", "#   "} {
 			if strings.HasPrefix(bare, setting) {
 				line = strings.Replace(line, "# ", "", 1)
 				break
@@ -265,7 +265,7 @@ func TestTemplate_allSettingsUncommented_loads(t *testing.T) {
 		lines = append(lines, line)
 	}
 	c, err := config.Parse([]byte(strings.Join(lines, "")), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test",
-		"ACME_WEBHOOK_SECRET=secret of a test"))
+		"ACME_WEBHOOK_SECRET=secret of a test", "FORWARD_SECRET=whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,10 +66,10 @@ func TestProcessor_outcomeNotCommitted_acknowledgesNothing(t *testing.T) {
 func TestMaintain_oldChanges_keepsUnsent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.DB.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, created_at, sent_at, sequence) VALUES
-		('{1}', '{a}', '{thing}', '{unsent}', now() - interval '1 year', NULL, NULL),
-		('{1}', '{a}', '{thing}', '{sent}', now() - interval '1 year', now() - interval '1 year', 1),
-		('{1}', '{a}', '{thing}', '{sent late}', now() - interval '1 year', now(), 2)`)
+	b.DB.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, created_at, sent_at, sequence, numbered) VALUES
+		('{1}', '{a}', '{thing}', '{unsent}', now() - interval '1 year', NULL, NULL, true),
+		('{1}', '{a}', '{thing}', '{sent}', now() - interval '1 year', now() - interval '1 year', 1, true),
+		('{1}', '{a}', '{thing}', '{sent late}', now() - interval '1 year', now(), 2, true)`)
 	p := b.processor(t, sim.Provider{}, func(s *processor.Settings) { s.ChangeRetention = time.Hour })
 	must(t, processor.MaintainOnce(t.Context(), p, b.DB.Role(t, "maintenance")))
 	got := b.DB.QueryStrings(t, `SELECT ids[1] FROM outbox ORDER BY batch`)
