@@ -275,7 +275,6 @@ BEGIN
       p_run, p_table USING ERRCODE = 'insufficient_privilege';
   END IF;
   -- The locks of applying, in the order of redact_events.
-  PERFORM pg_advisory_xact_lock_shared(1886352244, s) FROM (SELECT DISTINCT s FROM unnest(p_sources) AS s ORDER BY 1) s;
   PERFORM pg_advisory_xact_lock(l) FROM (
     SELECT l FROM unnest(p_locks) AS l UNION SELECT l # 6364136223846793005 FROM unnest(p_locks) AS l ORDER BY 1) l;
   LOCK TABLE staged_objects IN SHARE ROW EXCLUSIVE MODE;
@@ -331,13 +330,8 @@ BEGIN
       AND e.id <= d.delivery_id | 1048575 AND e.delivery_id = d.delivery_id) e
   ) e;
   all_events := coalesce(all_events, '{}');
-  -- The locks of applying, in its order: the sources, which only the swap of a rebuild locks
-  -- exclusively, then the objects in the mirror and among the staged objects. The table lock then
-  -- waits for transactions that stage copies.
-  PERFORM pg_advisory_xact_lock_shared(1886352244, s) FROM (
-    SELECT unnest(p_sources) AS s
-    UNION SELECT e.source FROM events e WHERE e.id = ANY(all_events)
-    UNION SELECT o.source FROM outcomes o WHERE o.event_id = ANY(all_events) ORDER BY 1) s;
+  -- The locks of applying, in its order, of the objects in the mirror and among the staged objects.
+  -- The table lock then waits for transactions that stage copies.
   SELECT coalesce(array_agg(l), '{}') INTO locked FROM (
     SELECT unnest(p_locks) AS l
     UNION SELECT unnest(all_events)

@@ -24,8 +24,9 @@ after a change in how a provider is read, or to verify that the mirror matches t
 
 A running processor stages the objects separately. The live objects stay and continue with live
 events. Then the run is paused for a decision: compare shows the differences and their reasons, swap
-replaces the live objects in one transaction, discard deletes the staged objects. --yes swaps
-automatically. After a crash the run continues. Each source can have one open rebuild.`,
+replaces the live objects, discard deletes the staged objects. --yes swaps automatically. A swap
+locks some objects at a time. After a crash the run continues; a swap that has replaced objects can
+be paused, not cancelled. Each source can have one open rebuild.`,
 		example: `  postern rebuild --source stripe --compare
   postern rebuild --source stripe --type invoice --yes --reason 'invoices are read by their own version now'
   postern rebuild compare 7 --check

@@ -12,29 +12,13 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// SwapError reports that the objects of some sources are being swapped. No event of these sources
-// was applied; all other events of the batch were. It wraps events.ErrUnavailable: applying again
-// later is safe and counts no attempt.
-type SwapError struct {
-	// Sources are the names of these sources.
-	Sources []string
-}
-
-func (e *SwapError) Error() string {
-	return fmt.Sprintf("the objects of %d sources are being swapped: their events are applied after the swap",
-		len(e.Sources))
-}
-
-func (e *SwapError) Unwrap() error { return events.ErrUnavailable }
-
 // Apply decides a batch of events under a run and commits objects, outcomes and the outbox row in
 // one transaction. After nil, every event of the batch has an outcome (perhaps a failed one) and
 // may be acknowledged. An error is an infrastructure failure, for example a missing privilege,
 // table or column: nothing may be acknowledged, and applying again is safe. An event that cannot be
-// written fails alone, because the batch is split until the event is by itself. Apply does not wait
-// for a swap: after a *SwapError, all events may be acknowledged except those of its sources.
+// written fails alone, because the batch is split until the event is by itself.
 func (a *Applier) Apply(ctx context.Context, run int64, evs []stream.Event) error {
-	return a.apply(ctx, Target{Run: run, swaps: &SwapError{}}, evs)
+	return a.apply(ctx, Target{Run: run}, evs)
 }
 
 func (a *Applier) apply(ctx context.Context, to Target, evs []stream.Event) error {
@@ -81,30 +65,13 @@ func (a *Applier) refreshUnknownSources(ctx context.Context, evs []stream.Event)
 // server has space for. A smaller batch may succeed.
 const outOfMemory = "53200"
 
-// applyBatch applies events. It returns a *SwapError if some were left out for a swap.
+// applyBatch commits events together. It halves the batch as long as an event cannot be written,
+// until that event fails alone.
 func (a *Applier) applyBatch(ctx context.Context, to Target, batch []*event) error {
-	err := a.applySplit(ctx, to, batch)
-	if err == nil && to.swaps != nil && len(to.swaps.Sources) > 0 {
-		return to.swaps
-	}
-	return err
-}
-
-// applySplit commits events together. It leaves out those whose source is being swapped, and halves
-// the batch as long as an event cannot be written, until that event fails alone.
-func (a *Applier) applySplit(ctx context.Context, to Target, batch []*event) error {
-	if len(batch) == 0 {
-		return nil
-	}
 	err := a.commit(ctx, to, batch)
-	var swap *SwapError
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &swap):
-		to.swaps.Sources = append(to.swaps.Sources, swap.Sources...)
-		return a.applySplit(ctx, to, slices.DeleteFunc(slices.Clone(batch),
-			func(e *event) bool { return slices.Contains(swap.Sources, e.ev.Source) }))
 	case ctx.Err() != nil || errors.Is(err, errGuardFailed) || postgres.NeedsOperator(err) ||
 		postgres.IsUnavailable(err) && (postgres.Code(err) != outOfMemory || len(batch) == 1):
 		return fmt.Errorf("apply %d events: %w: %w", len(batch), events.ErrUnavailable, err)
@@ -114,8 +81,8 @@ func (a *Applier) applySplit(ctx context.Context, to Target, batch []*event) err
 		a.Logger.Warn("event failed", "event", e.ev.ID, "source", e.ev.Source, "error", err)
 		return a.commit(ctx, to, []*event{&e})
 	}
-	if err := a.applySplit(ctx, to, batch[:len(batch)/2]); err != nil {
+	if err := a.applyBatch(ctx, to, batch[:len(batch)/2]); err != nil {
 		return err
 	}
-	return a.applySplit(ctx, to, batch[len(batch)/2:])
+	return a.applyBatch(ctx, to, batch[len(batch)/2:])
 }

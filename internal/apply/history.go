@@ -46,8 +46,8 @@ SELECT o.event_id, bool_or(o.status <> 'dead' OR o.version IS NOT NULL) FROM unn
 CROSS JOIN LATERAL (SELECT o.event_id, o.status, o.version FROM outcomes o
   WHERE o.object = d.object AND o.object <> 0 AND o.event_id BETWEEN d.first AND d.last
   	AND o.status NOT IN ('failed', 'ignored')
-    AND (o.run = $4 OR $4 = 0 AND NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND r.job = 'rebuild'
-    	AND r.status <> 'done')) OFFSET 0) o
+    AND (o.run = $4 OR $4 = 0 AND NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run
+    	AND ` + UnswappedRebuild + `)) OFFSET 0) o
 GROUP BY o.event_id`
 
 // reloadHistory reads the events that are part of a row and were received since a refetch began

@@ -51,72 +51,77 @@ func (a *Applier) readEach(ctx context.Context, ids []int64, do func(*event)) er
 }
 
 // lockSQL takes shared locks of the batch's sources and then the locks of its objects, in order.
-// They are advisory locks, because a row that does not exist yet cannot be locked. Only a swap
-// takes a source's lock exclusively: it waits for the open batches and blocks new ones.
+// They are advisory locks, because a row that does not exist yet cannot be locked. An object scan
+// finds the open batches of a source by its lock.
 const lockSQL = `
 WITH sources AS MATERIALIZED (SELECT count(pg_advisory_xact_lock_shared($3, s)) AS n FROM unnest($2::int[]) AS s)
 SELECT count(pg_advisory_xact_lock(l)) FROM sources, unnest($1::bigint[]) AS l WHERE sources.n >= 0`
 
-// tryLockSQL is lockSQL for a caller that does not wait for a swap. If a source's lock is taken, it
-// takes no object lock and returns the number of that source.
-const tryLockSQL = `
-WITH sources AS MATERIALIZED (SELECT s, pg_try_advisory_xact_lock_shared($3, s) AS got FROM unnest($2::int[]) AS s)
-SELECT (SELECT coalesce(min(s.s), 0)::bigint FROM sources s WHERE NOT s.got),
-  (SELECT count(pg_advisory_xact_lock(l)) FROM unnest($1::bigint[]) AS l WHERE NOT EXISTS (SELECT FROM sources s
-  	WHERE NOT s.got))`
-
-// lock takes the locks of the events' objects in a table. Each table has its own locks, so that a
-// rebuild and live events do not wait for each other. A writer to the mirror first takes the locks
-// of its sources. eventsToo also takes the locks of the event ids, because a redaction with another
-// configuration may read the events as other objects. A live event does not need this: its outcome
-// shows that it was redacted. If mayWait is false and a source is being swapped, lock takes no lock
-// of an object and returns the number of that source.
-func lock(ctx context.Context, tx pgx.Tx, table versioning.ObjectTable, batch []*event, eventsToo,
-	mayWait bool) (swapped int32, err error) {
+// inTable returns the lock of a table's object. Each table has its own locks, so that a rebuild and
+// live events do not wait for each other.
+func inTable(key int64, table versioning.ObjectTable) int64 {
 	const tableSeed = 0x5851f42d4c957f2d
+	return key ^ int64(table)*tableSeed
+}
+
+// lock takes the locks of the events' objects in a table. A writer to the mirror first takes the
+// locks of its sources. eventsToo also takes the locks of the event ids, because a redaction with
+// another configuration may read the events as other objects. A live event does not need this: its
+// outcome shows that it was redacted.
+func lock(ctx context.Context, tx pgx.Tx, table versioning.ObjectTable, batch []*event, eventsToo bool) error {
 	var sources []int32
 	keys := make([]int64, 0, 2*len(batch))
 	for _, e := range batch {
-		keys = append(keys, e.lockKey^int64(table)*tableSeed)
+		keys = append(keys, inTable(e.lockKey, table))
 		if eventsToo {
-			keys = append(keys, e.ev.ID^int64(table)*tableSeed)
+			keys = append(keys, inTable(e.ev.ID, table))
 		}
 		if table == versioning.Mirror && e.key.Type != "" && !slices.Contains(sources, e.key.Source) {
 			sources = append(sources, e.key.Source)
 		}
 	}
+	return takeLocks(ctx, tx, keys, sources)
+}
+
+// takeLocks takes locks of sources and of objects, each in order.
+func takeLocks(ctx context.Context, tx pgx.Tx, keys []int64, sources []int32) error {
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	slices.Sort(sources)
-	var onRow func(postgres.Row) error
-	statement := postgres.Statement{Name: "postern_lock", SQL: lockSQL}
-	if !mayWait {
-		statement = postgres.Statement{Name: "postern_try_lock", SQL: tryLockSQL}
-		onRow = func(r postgres.Row) error {
-			swapped = int32(r.Int64(0))
-			return nil
-		}
-	}
-	p := postgres.NewParams(tx.Conn(), statement)
+	p := postgres.NewParams(tx.Conn(), postgres.Statement{Name: "postern_lock", SQL: lockSQL})
 	defer p.Release()
 	p.Array(pgtype.Int8OID, len(keys), func(i int) { p.Int64(keys[i]) })
 	p.Array(pgtype.Int4OID, len(sources), func(i int) { p.Int32(sources[i]) })
 	p.Int32(versioning.SourceLock)
-	if _, err := p.Run(ctx, onRow); err != nil {
-		return 0, fmt.Errorf("lock %d objects: %w", len(keys), err)
+	if _, err := p.Run(ctx, nil); err != nil {
+		return fmt.Errorf("lock %d objects: %w", len(keys), err)
 	}
-	return swapped, nil
+	return nil
 }
 
 // LockObjects takes the locks of objects in the mirror, as applying does, until the transaction
 // ends.
 func LockObjects(ctx context.Context, tx pgx.Tx, keys []versioning.Key) error {
-	batch := make([]*event, len(keys))
-	for i, k := range keys {
-		batch[i] = &event{key: k, lockKey: k.Hash()}
+	return lockObjects(ctx, tx, keys, versioning.Mirror)
+}
+
+// LockStagedObjects is LockObjects with the locks of the same staged objects.
+func LockStagedObjects(ctx context.Context, tx pgx.Tx, keys []versioning.Key) error {
+	return lockObjects(ctx, tx, keys, versioning.Mirror, versioning.Staged)
+}
+
+func lockObjects(ctx context.Context, tx pgx.Tx, keys []versioning.Key, tables ...versioning.ObjectTable) error {
+	var locks []int64
+	var sources []int32
+	for _, k := range keys {
+		for _, table := range tables {
+			locks = append(locks, inTable(k.Hash(), table))
+		}
+		if !slices.Contains(sources, k.Source) {
+			sources = append(sources, k.Source)
+		}
 	}
-	_, err := lock(ctx, tx, versioning.Mirror, batch, false, true)
-	return err
+	return takeLocks(ctx, tx, locks, sources)
 }
 
 const redactedSQL = `SELECT r.event FROM redacted_events r WHERE r.event = ANY($1::bigint[])`

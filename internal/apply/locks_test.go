@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
-	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -79,21 +77,21 @@ func TestApply_objectLockedShared_waits(t *testing.T) {
 	}
 }
 
-// While a source is swapped, its live events wait. This is an infrastructure failure and counts no
-// attempt.
-func TestApply_duringSwap_countsNoAttempt(t *testing.T) {
+// An event whose object stays locked for longer than a transaction may take is not applied. This is
+// an infrastructure failure and counts no attempt.
+func TestApply_objectStaysLocked_countsNoAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.Settings.ApplyTimeout = 300 * time.Millisecond
 	p := b.Applier(t, nil)
-	h := sim.Generate(rand.New(rand.NewPCG(1, 1)), applied.ProviderKinds["event time"])
-	tx := testkit.OpenTx(t, b.DB.Pool, `SELECT pg_advisory_xact_lock($1, $2)`, versioning.SourceLock, b.Source)
-	first, second := applied.Message(0, h.Events[0]), applied.Message(1, h.Events[1])
+	tx := testkit.OpenTx(t, b.DB.Pool, `SELECT pg_advisory_xact_lock($1), pg_advisory_xact_lock($2)`, b.lockOf("a"),
+		b.lockOf("b"))
+	first, second := applied.ThingEvent(0, "a"), applied.ThingEvent(1, "b")
 	if err := p.Apply(t.Context(), events.LiveRun, []stream.Event{first}); !errors.Is(err, events.ErrUnavailable) {
-		t.Errorf("during a swap: %v", err)
+		t.Errorf("while the object is locked: %v", err)
 	}
 	if err := p.ApplySingle(t.Context(), events.LiveRun, second); !errors.Is(err, events.ErrUnavailable) {
-		t.Errorf("as a single event during a swap: %v", err)
+		t.Errorf("as a single event: %v", err)
 	}
 	must(t, tx.Rollback(t.Context()))
 	b.Settings = apply.DefaultSettings // a busy machine may need longer than the short timeout

@@ -220,7 +220,7 @@ func (to Target) reservation() string {
 // ApplySingle tries an event that may end the process. It commits the attempt as failed before the
 // try, so that an event that never lets a transaction end still runs out of attempts.
 func (a *Applier) ApplySingle(ctx context.Context, run int64, ev stream.Event) error {
-	return a.applySingle(ctx, Target{Run: run, swaps: &SwapError{}}, ev)
+	return a.applySingle(ctx, Target{Run: run}, ev)
 }
 
 func (a *Applier) applySingle(ctx context.Context, to Target, ev stream.Event) error {
@@ -258,7 +258,7 @@ func (a *Applier) reserve(ctx context.Context, to Target, ev *stream.Event) (n i
 			if err := to.guard(ctx, tx); err != nil {
 				return err
 			}
-			if _, err := lock(ctx, tx, to.table(), []*event{e}, false, true); err != nil {
+			if err := lock(ctx, tx, to.table(), []*event{e}, false); err != nil {
 				return err
 			}
 			if err := a.markFinished(ctx, tx, to, []*event{e}); err != nil {

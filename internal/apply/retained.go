@@ -85,7 +85,7 @@ const inMirrorSQL = `
 SELECT d.id, coalesce(bool_or(o.run = 0 AND o.status <> 'failed'), false),
 	coalesce(bool_or(o.status NOT IN ('failed', 'dead', 'ignored')), false)
 FROM unnest($1::bigint[]) AS d(id) LEFT JOIN outcomes o ON o.event_id = d.id
-  AND NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND r.job = 'rebuild' AND r.status <> 'done') GROUP BY d.id`
+  AND NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND ` + UnswappedRebuild + `) GROUP BY d.id`
 
 // eventsInMirror returns the events that are part of the mirror through some run. Events of a
 // rebuild that was not swapped are not. An event without a final outcome is an error.
@@ -147,7 +147,7 @@ func (a *Applier) reduceBatch(ctx context.Context, into versioning.ObjectTable, 
 	return postgres.InTx(ctx, a.Pool, "reduce events", a.Settings.ApplyTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
 			batch := copyBatch(batch)
-			if _, err := lock(ctx, tx, locks, batch, true, true); err != nil {
+			if err := lock(ctx, tx, locks, batch, true); err != nil {
 				return err
 			}
 			if err := ignoreRedacted(ctx, tx, batch); err != nil {
@@ -218,7 +218,7 @@ func (a *Applier) copyRetained(ctx context.Context, ids []int64) error {
 			if err := tx.QueryRow(ctx, objectsOfSQL, ids).Scan(&keys, &sources); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(ctx, lockSQL, keys, sources, versioning.SourceLock); err != nil {
+			if err := takeLocks(ctx, tx, keys, sources); err != nil {
 				return err
 			}
 			_, err := tx.Exec(ctx, copyRetainedSQL, ids)

@@ -36,9 +36,6 @@ type Target struct {
 	Effects bool
 	// Staging is the table that is written instead of the mirror. It is nil for the mirror.
 	Staging *Staging
-	// swaps collects the sources that are being swapped: their events are left out. With nil,
-	// applying waits for a swap.
-	swaps *SwapError
 	// alreadyFinal counts the events that had a final outcome before. It may be nil.
 	alreadyFinal *atomic.Int64
 }
@@ -52,9 +49,6 @@ type Staging struct {
 	// Guard runs at the start of each transaction and may return an error to abort it. It may be
 	// nil.
 	Guard func(context.Context, pgx.Tx) error
-	// OnWritten receives the objects that a committed transaction has written. Several goroutines
-	// may call it. It may be nil.
-	OnWritten func([]*versioning.Object)
 }
 
 // live reports whether events are applied as they arrive.

@@ -9,7 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -54,6 +56,26 @@ func (a *Applier) commit(ctx context.Context, to Target, batch []*event) error {
 	return err
 }
 
+// ApplyInTx applies events of the log to a table separate from the mirror, in the caller's
+// transaction. It needs no other connection, so the caller may hold locks. The target has no guard.
+// An event that cannot be read or applied gets an outcome that says so; after an error the caller
+// must roll back.
+func (a *Applier) ApplyInTx(ctx context.Context, tx pgx.Tx, to Target, ids []int64) error {
+	recs, err := events.Read(ctx, tx, ids, events.UnlimitedBody)
+	if err != nil {
+		return err
+	}
+	evs := make([]stream.Event, len(recs))
+	for i := range recs {
+		evs[i] = a.sourceEvent(&recs[i])
+	}
+	batch, err := a.readBatch(ctx, evs)
+	if batch = slices.DeleteFunc(batch, to.excludes); err != nil || len(batch) == 0 {
+		return err
+	}
+	return (&transaction{Applier: a, to: to, tx: tx, batch: batch, startedAt: time.Now()}).run(ctx)
+}
+
 // run takes the steps of a transaction, for every target in the same order. Each step says for
 // which targets it does nothing.
 func (t *transaction) run(ctx context.Context) error {
@@ -85,12 +107,7 @@ func (t *transaction) checkGuard(ctx context.Context) error { return t.to.guard(
 
 // lockObjects locks the sources and the objects of the events.
 func (t *transaction) lockObjects(ctx context.Context) error {
-	mayWait := t.to.swaps == nil || !t.to.toMirror()
-	swapped, err := lock(ctx, t.tx, t.to.table(), t.batch, !t.to.live(), mayWait)
-	if err == nil && swapped != 0 {
-		return &SwapError{Sources: []string{t.sources.name(swapped)}}
-	}
-	return err
+	return lock(ctx, t.tx, t.to.table(), t.batch, !t.to.live())
 }
 
 // skipFinished marks events that have a final outcome, or a failed one that is not due.
@@ -199,9 +216,6 @@ func (t *transaction) report() {
 		t.Planned(t.planned.DueDestinations)
 	}
 	t.to.countFinal(t.batch...)
-	if t.to.Staging != nil && t.to.Staging.OnWritten != nil {
-		t.to.Staging.OnWritten(t.written)
-	}
 	if len(t.announced) > 0 && t.Changed != nil {
 		t.Changed(t.changeBatch, t.announced)
 	}

@@ -148,6 +148,10 @@ SELECT count(*) FROM events e LEFT JOIN LATERAL (SELECT o.status FROM outcomes o
 	LIMIT 1) o ON true
 WHERE e.id = ANY($1::bigint[]) AND (o.status IS NULL OR o.status = 'failed')`
 
+// UnswappedRebuild tells that a run r is a rebuild that has not replaced an object of the mirror.
+// The events of any other run that applies events are in the mirror.
+const UnswappedRebuild = `r.job = 'rebuild' AND r.status <> 'done' AND NOT r.counts ? 'swapped'`
+
 // DeadEvents selects the event_id (as o.event_id) of events that need an operator: dead in the live
 // run, and in the mirror through no other run. It examines the newest 100,000 dead events. Events
 // of a rebuild are in the mirror after its swap. OFFSET 0 makes the planner run one index lookup
@@ -156,4 +160,4 @@ const DeadEvents = `(SELECT d.event_id FROM outcomes d WHERE d.status = 'dead' A
 	LIMIT 100000) o
 WHERE NOT EXISTS (SELECT FROM outcomes a WHERE a.event_id = o.event_id AND a.run > 0
 	AND a.status NOT IN ('failed', 'dead', 'ignored')
-  AND NOT EXISTS (SELECT FROM runs r WHERE r.run = a.run AND r.job = 'rebuild' AND r.status <> 'done') OFFSET 0)`
+  AND NOT EXISTS (SELECT FROM runs r WHERE r.run = a.run AND ` + UnswappedRebuild + `) OFFSET 0)`

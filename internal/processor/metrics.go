@@ -46,7 +46,7 @@ func (m *metrics) build() {
 	m.changes = vector("postern_changes_total", "result", "Changes published to the feed by result: acknowledged, or "+
 		"failed (Postern sends them again later).")
 	m.requeued = counter("postern_messages_requeued_total", "Messages requeued to the stream because of an "+
-		"infrastructure failure or a swap.")
+		"infrastructure failure.")
 	m.partitions = gauge("postern_partitions_until_timestamp_seconds", "Unix time until which the log has partitions "+
 		"without a gap. It is checked every minute, and 0 before the first check. Partitions are created 8 days ahead.")
 	m.foreignMessages = counter("postern_messages_unknown_source_total",

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,8 +53,6 @@ type workers struct {
 	recoverUntil atomic.Pointer[time.Time]
 	// stopPull ends the current pull.
 	stopPull atomic.Pointer[context.CancelFunc]
-	// swaps holds when a swap of a source was last observed.
-	swaps sync.Map
 }
 
 // newWorkers returns count workers, each with a channel for one batch.
@@ -212,7 +209,7 @@ func (p *Processor) applyMessages(work context.Context, l *workers, msgs []strea
 	var together []stream.Message
 	for i := range msgs {
 		switch m := &msgs[i]; {
-		case !m.Retry && (m.Delivered <= suspiciousDeliveries || l.swappedWithin(m.Event.Source, swapMemory)):
+		case !m.Retry && m.Delivered <= suspiciousDeliveries:
 			together = append(together, *m)
 		case l.databaseDown.Load():
 			p.requeue(msgs[i:i+1], events.ErrUnavailable, requeueDelay)
@@ -236,63 +233,18 @@ func (p *Processor) applyMessages(work context.Context, l *workers, msgs []strea
 // finishMessages acknowledges messages after the commit. After an infrastructure failure it
 // requeues them and stops the pull until the database is available again.
 func (p *Processor) finishMessages(l *workers, msgs []stream.Message, err error) {
-	var swap *apply.SwapError
-	if errors.As(err, &swap) {
-		msgs, err = p.requeueSwapped(l, msgs, swap), nil
-	}
 	if err != nil {
 		p.recordDatabaseError(err)
 		p.requeue(msgs, err, requeueDelay)
 		l.stopPulling()
 		return
 	}
-	if len(msgs) > 0 {
-		l.endOutages()
-	}
+	l.endOutages()
 	for i := range msgs {
 		if err := msgs[i].Ack(); err != nil {
 			p.Logger.Debug("acknowledgement not sent; the message is redelivered", "event", msgs[i].ID, "error", err)
 		}
 	}
-}
-
-const (
-	// swapMemory is how long after a swap of a source its messages are not suspicious, however
-	// often they were delivered, because they were requeued for the swap. If one of them ends the
-	// process, the next process does not know of the swap, and the message is suspicious there.
-	swapMemory = 5 * time.Minute
-	// swapDelay is how long a message waits for a swap that was not observed before. Most swaps
-	// take less.
-	swapDelay = 200 * time.Millisecond
-)
-
-// swappedWithin reports whether a swap of the source was observed recently.
-func (l *workers) swappedWithin(source string, within time.Duration) bool {
-	at, ok := l.swaps.Load(source)
-	return ok && time.Since(at.(time.Time)) < within
-}
-
-// requeueSwapped requeues the messages of sources that are being swapped and returns the others,
-// which were applied. The pull continues: only the events of these sources wait.
-func (p *Processor) requeueSwapped(l *workers, msgs []stream.Message,
-	swap *apply.SwapError) (applied []stream.Message) {
-	waiting := map[string][]stream.Message{}
-	for i := range msgs {
-		if source := msgs[i].Event.Source; slices.Contains(swap.Sources, source) {
-			waiting[source] = append(waiting[source], msgs[i])
-		} else {
-			applied = append(applied, msgs[i])
-		}
-	}
-	for source, sourceMsgs := range waiting {
-		delay := swapDelay
-		if l.swappedWithin(source, 2*requeueDelay) {
-			delay = requeueDelay
-		}
-		l.swaps.Store(source, time.Now())
-		p.requeue(sourceMsgs, swap, delay)
-	}
-	return applied
 }
 
 func (p *Processor) requeue(msgs []stream.Message, cause error, delay time.Duration) {

@@ -2,12 +2,10 @@ package processor_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -184,45 +182,6 @@ func TestWorkers_messageAfterEnd_isNotProcessed(t *testing.T) {
 	if delivered != 101 || processed != 1 {
 		t.Errorf("%d delivered, %d processed", delivered, processed)
 	}
-}
-
-// While one source is swapped, events of other sources are applied, even from the same batches.
-// Events of the swapped source are requeued any number of times, without an attempt and without
-// becoming suspicious. The database does not count as unavailable.
-func TestProcessor_swapOfOneSource_appliesOthers(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
-	l := w.start(t, processorOptions{tune: func(s *processor.Settings) { noBackgroundWork(s); s.Workers = 2 }})
-	w.AddSource(t, "other")
-	w.AddSource(t, "third")
-	sources := w.Sources
-	l.Replace(sources)
-	eventsOf := func(name string, n int) []stream.Event {
-		return w.AppendEvents(t, sources[name].Number, w.newObjects(n))
-	}
-	tx, err := w.DB.Pool.Begin(t.Context())
-	must(t, err)
-	for _, name := range []string{"sim", "third"} {
-		execSQL(t, tx, `SELECT pg_advisory_xact_lock($1, $2)`, versioning.SourceLock, sources[name].Number)
-	}
-	waiting := append(eventsOf("sim", 20), eventsOf("third", 5)...)
-	all := append(append([]stream.Event{}, waiting[:12]...), eventsOf("other", 20)...)
-	mixed := w.processor(t, nil, nil)
-	mixed.Replace(sources)
-	var swapErr *apply.SwapError
-	if err := mixed.Apply(t.Context(), events.LiveRun, append(eventsOf("other", 3), waiting[10:]...)); !errors.As(err,
-		&swapErr) || len(swapErr.Sources) != 2 {
-		t.Errorf("a mixed batch: %v", err)
-	}
-	w.publish(t, append(all, waiting[12:]...)...)
-	w.awaitCount(t, `SELECT count(*) FROM outcomes`, 23)
-	l.awaitMetric(t, "postern_messages_requeued_total", "", 4*25+1)
-	w.publish(t, eventsOf("other", 20)...)
-	w.awaitCount(t, `SELECT count(*) FROM outcomes`, 43)
-	must(t, tx.Rollback(t.Context()))
-	w.awaitCount(t, `SELECT count(*) FROM outcomes`, 68)
-	w.awaitCount(t, `SELECT count(*) FROM outcomes WHERE attempts > 1 OR status = 'failed'`, 0)
-	w.awaitCount(t, `SELECT count(*) FROM checkpoints WHERE job = 'probe'`, 0)
 }
 
 // awaitCount waits until a query returns a number.

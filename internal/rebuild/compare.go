@@ -121,7 +121,7 @@ WITH live AS (
   	coalesce(o.object_id, s.object_id) AS object_id,
     CASE WHEN s.source IS NULL AND ` + unknownObject + ` THEN 'same'
       WHEN s.source IS NOT NULL AND o.source IS NOT NULL AND NOT ` + differs + ` THEN 'same'
-      WHEN o.last_event_id > $10 THEN 'live_newer'
+      WHEN o.last_event_id > greatest($10, s.last_event_id) THEN 'live_newer'
       WHEN o.source IS NULL THEN 'only_staged' WHEN s.source IS NULL THEN 'only_live' ELSE 'differing' END AS kind,
     o.refetch_after <> s.refetch_after AS look
   FROM live o FULL JOIN made s ON s.account = o.account AND s.object_type = o.object_type AND s.object_id = o.object_id

@@ -62,7 +62,7 @@ func (b *testBundle) applyConcurrently(t *testing.T, r *rand.Rand, reads provide
 }
 
 // While live events are applied, a rebuild with a changed configuration ends in the state that the
-// log gives with it. A reader sees only old or only new objects, and no revision decreases. Each
+// log gives with it. An object is never old again after it was new, and no revision decreases. Each
 // revision that grows leaves one change in the outbox.
 func TestRebuild_concurrentLiveEvents_endsAsTheLog(t *testing.T) {
 	t.Parallel()
@@ -104,41 +104,34 @@ func TestRebuild_concurrentLiveEvents_endsAsTheLog(t *testing.T) {
 	}
 }
 
-// watchMirror reads the mirror until it is stopped. All objects obj_... with a state must be read
-// with the same configuration, and no revision may decrease.
+// watchMirror reads the mirror until it is stopped. An object obj_... that was read with the new
+// configuration must not be read with the old one again, and no revision may decrease.
 func (b *testBundle) watchMirror(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		highest := map[string]int64{}
+		highest, isNew := map[string]int64{}, map[string]bool{}
 		for ctx.Err() == nil {
-			rows, err := b.operator.Query(ctx, `SELECT object_type || object_id, revision, CASE
-				WHEN state IS NULL THEN 0 WHEN state ? 'was' THEN 1 ELSE 2 END
-				FROM objects WHERE object_id !~ '[123]$' OR object_id !~ '^obj'`)
+			rows, err := b.operator.Query(ctx, `SELECT object_type || object_id, revision, state ? 'was'
+				FROM objects WHERE (object_id !~ '[123]$' OR object_id !~ '^obj') AND state IS NOT NULL`)
 			if err != nil {
 				break
 			}
-			seen := map[int]int{}
 			for rows.Next() {
 				var name string
 				var n int64
-				var rule int
-				if err := rows.Scan(&name, &n, &rule); err != nil {
+				var changed bool
+				if err := rows.Scan(&name, &n, &changed); err != nil {
 					break
 				}
-				if n < highest[name] {
-					t.Errorf("%s: revision %d after %d", name, n, highest[name])
+				if n < highest[name] || isNew[name] && !changed {
+					t.Errorf("%s: revision %d after %d, in the new configuration %t", name, n, highest[name], changed)
 				}
-				if highest[name] = n; strings.HasPrefix(name, "thingobj_") {
-					seen[rule]++
-				}
+				highest[name], isNew[name] = n, changed && strings.HasPrefix(name, "thingobj_")
 			}
 			rows.Close()
-			if rows.Err() == nil && seen[1] > 0 && seen[2] > 0 {
-				t.Errorf("%d objects of the new configuration together with %d of the old one", seen[1], seen[2])
-			}
 		}
 	}()
 	return func() { cancel(); <-done }
@@ -228,68 +221,42 @@ func TestRebuild_leaseLost_writesNothing(t *testing.T) {
 	b.checkCount(t, 5, `SELECT count(*) FROM outcomes WHERE run = $1`, run)
 }
 
-// A swap waits for open batches and blocks new ones only for a short time: then it lets them
-// continue and tries again.
-func TestSwap_lockNotAvailable_liveEventsContinue(t *testing.T) {
+// Events that arrive just before a step of a swap are not lost, whether they are applied live
+// before the swap or after it.
+func TestSwap_eventsBeforeStep_areContained(t *testing.T) {
 	t.Parallel()
-	r := newRand(t, 15)
-	b := setup(t)
-	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
-	tx := openTx(t, b.db.Pool, `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock, b.source)
-	settings := quickSettings()
-	settings.LockTimeout = 50 * time.Millisecond
-	b.start(t, "one", nil, settings)
-	run := b.request(t, rebuild.Params{Source: b.source, Swap: true})
-	b.awaitRun(t, run, func(r *runs.Run) bool { return rebuild.Stage(r) == "caught up" })
-	b.applyLiveShuffled(t, r, ids) // applied while the swap waits, or after it has given up
-	b.checkCount(t, 1, `SELECT count(*) FROM runs WHERE status = 'running'`)
-	must(t, tx.Rollback(t.Context()))
-	b.awaitRun(t, run, done)
-
-	settings.CatchUpTimeout = time.Nanosecond // too short for any catch-up
-	other := setup(t)
-	other.applyLiveShuffled(t, r, other.append(t, r, other.source, sim.Generate(r, providerKinds["steps"]).Events))
-	other.start(t, "one", nil, settings)
-	run = other.request(t, rebuild.Params{Source: other.source, Swap: true})
-	other.awaitRun(t, run, func(r *runs.Run) bool { return rebuild.Stage(r) == "caught up" })
-	other.applyLiveShuffled(t, r,
-		other.append(t, r, other.source, renameObjects(sim.Generate(r, providerKinds["steps"]).Events, "more_")))
-	must(t, runs.ChangeStatus(t.Context(), other.operator, run, runs.Paused))
-	other.awaitRun(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.LeaseOwner == "" })
-}
-
-// Events that were stored just before the lock are part of the swapped objects, whether they were
-// applied live or not. Otherwise the swap would remove their changes permanently.
-func TestSwap_eventsBeforeLock_areContained(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		applied bool
-		keys    int
-	}{{true, 0}, {true, 1000}, {false, 0}, {false, 1000}} {
-		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			t.Parallel()
-			r := newRand(t, 16)
-			b := setup(t)
-			h := sim.Generate(r, providerKinds["own version"])
-			b.applyLiveShuffled(t, r, b.append(t, r, b.source, h.Events[:len(h.Events)/2]))
-			settings := quickSettings()
-			settings.MaxKeys = c.keys
-			rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: settings}
-			var once sync.Once
-			rebuild.BeforeLock(rebuilds, func() {
-				once.Do(func() {
-					if ids := b.append(t, r, b.source, h.Events[len(h.Events)/2:]); c.applied {
+	for _, step := range []string{"compare", "lock"} {
+		for _, early := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, applied before the swap %t", step, early), func(t *testing.T) {
+				t.Parallel()
+				r := newRand(t, 16)
+				b := setup(t)
+				h := sim.Generate(r, providerKinds["own version"])
+				b.applyLiveShuffled(t, r, b.append(t, r, b.source, h.Events[:len(h.Events)/2]))
+				b.exec(t, `UPDATE objects SET state = '{"damaged": true}', version_at = version_at - 1`)
+				rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: quickSettings()}
+				var ids []int64
+				once := sync.OnceFunc(func() {
+					if ids = b.append(t, r, b.source, h.Events[len(h.Events)/2:]); early {
 						b.applyLiveShuffled(t, r, ids)
 					}
 				})
+				rebuild.OnStep(rebuilds, func(name string) error {
+					if name == step {
+						once()
+					}
+					return nil
+				})
+				b.startRunner(t, "one", rebuilds)
+				if ended := b.rebuildAndSwap(t, b.source); ended.Counts[rebuild.Swapped] == 0 || len(ids) == 0 {
+					t.Errorf("%d events: %v", len(ids), ended.Counts)
+				}
+				if !early {
+					b.applyLiveShuffled(t, r, ids)
+				}
+				b.checkMirror(t, b.mirrorFromLog(t, nil, 1000))
 			})
-			b.startRunner(t, "one", rebuilds)
-			if ended := b.rebuildAndSwap(t, b.source); c.applied != (ended.Counts[rebuild.Swapped] == 0) ||
-				int(ended.Counts[rebuild.Processed]) != len(b.ids) {
-				t.Errorf("%d events: %v", len(b.ids), ended.Counts)
-			}
-			b.checkMirror(t, b.mirrorFromLog(t, nil, 1000))
-		})
+		}
 	}
 }
 

@@ -14,11 +14,12 @@ func ClearAbandonedOnce(ctx context.Context, pool *pgxpool.Pool) error {
 	return clearAbandoned(ctx, pool)
 }
 
-// OnStep makes a runner call a function before each step: clear, copy, compare, lock, locked. An
-// error ends the run there.
+// OnStep makes a runner call a function before each step: clear and copy; in a swap
+// compare before each page, and lock, locked and written in each batch. An error ends the run
+// there.
 func OnStep(r *Runner, do func(name string) error) { r.onStep = do }
 
-// BeforeLock makes a runner call a function between the catch-up and the lock of a swap.
+// BeforeLock makes a runner call a function before each transaction of a swap.
 func BeforeLock(r *Runner, do func()) {
 	OnStep(r, func(name string) error {
 		if name == "lock" {
@@ -32,13 +33,17 @@ func BeforeLock(r *Runner, do func()) {
 const StagedLock = stagedLock
 
 // FailuresSQL returns the statements that read the failures of a run.
-func FailuresSQL() []string { return []string{missedSQL, deadSQL} }
+func FailuresSQL() []string { return []string{missedSQL, deadSQL, failedSQL} }
+
+// UnstagedSQL is the statement that finds events of live objects that are not staged.
+const UnstagedSQL = unstagedSQL
 
 // SwapStatements returns the statements of swaps, by a name.
 func SwapStatements() map[string]string {
-	all := map[string]string{}
+	all := map[string]string{"rule version": updateRuleVersionSQL, "unstaged": unstagedSQL,
+		"unfinished": unfinishedSQL}
 	for i, p := range parts() {
-		all[fmt.Sprint("all rows ", i)], all[fmt.Sprint("by keys ", i)] = p.allRows, p.byKeys
+		all[fmt.Sprint("part ", i)] = p.sql
 	}
 	return all
 }

@@ -45,7 +45,7 @@ func (w *work) apply(ctx context.Context, to apply.Target, c *apply.Chunk,
 // outcomes.
 const inMirror = `EXISTS (SELECT FROM outcomes l WHERE l.event_id = o.event_id AND l.run <> o.run
 	AND l.status NOT IN ('failed', 'dead', 'ignored')
-    AND NOT EXISTS (SELECT FROM runs r WHERE r.run = l.run AND r.job = 'rebuild' AND r.status <> 'done') OFFSET 0)`
+    AND NOT EXISTS (SELECT FROM runs r WHERE r.run = l.run AND ` + apply.UnswappedRebuild + `) OFFSET 0)`
 
 const (
 	// rejectedByProvider tells of an outcome that the provider, as it is configured now, cannot
@@ -128,30 +128,31 @@ func (w *work) stageMissed(ctx context.Context) (runs.Status, error) {
 			return status, err
 		}
 	}
+	return runs.Running, w.checkDead(ctx)
+}
+
+// checkDead returns an error if events are in the mirror and dead in the rebuild, unless an
+// operator has accepted them.
+func (w *work) checkDead(ctx context.Context) error {
 	if w.params.AcceptDead {
-		return runs.Running, nil
+		return nil
 	}
 	dead, err := countDead(ctx, w.Pool, w.lease.Run.ID)
-	if err != nil {
-		return "", err
+	if err != nil || dead.Events == 0 {
+		return err
 	}
-	if dead.Events > 0 {
-		return "", runs.Permanent(fmt.Errorf("%d events that were applied live are dead now, the first of them %d "+
-			"(%s), and the mirror would lose their changes: rebuild without --yes, compare, and then swap if this "+
-			"is intended", dead.Events, dead.First, dead.Reason))
-	}
-	return runs.Running, nil
+	return runs.Permanent(fmt.Errorf("%d events that were applied live are dead now, the first of them %d (%s), and "+
+		"the mirror would lose their changes: rebuild without --yes, compare, and then swap if this is intended",
+		dead.Events, dead.First, dead.Reason))
 }
 
 // restage applies events again. before counts their current outcomes.
 func (w *work) restage(ctx context.Context, ids []int64, before map[versioning.Status]int64) (runs.Status, error) {
-	to := w.target()
-	to.RetryRun = w.lease.Run.ID
 	c, err := w.Applier.ReadChunk(ctx, ids)
 	if err != nil {
 		return "", err
 	}
-	counts, status, err := w.apply(ctx, to, c, w.lease.Abandoned)
+	counts, status, err := w.apply(ctx, w.retryTarget(), c, w.lease.Abandoned)
 	if err != nil || status != runs.Running {
 		return status, err
 	}

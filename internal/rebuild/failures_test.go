@@ -37,6 +37,19 @@ func (m failingUntilRepaired) Observe(src *provider.Source, e *provider.StoredEv
 	return m.Provider.Observe(src, e)
 }
 
+// readableUpTo also reads the events up to an id before the repair.
+type readableUpTo struct {
+	failingUntilRepaired
+	id int64
+}
+
+func (m readableUpTo) Observe(src *provider.Source, e *provider.StoredEvent) (provider.Observation, error) {
+	if e.ID <= m.id {
+		return m.Provider.Observe(src, e)
+	}
+	return m.failingUntilRepaired.Observe(src, e)
+}
+
 // A process died during the single attempt of some events, before they were applied live. These
 // events are tried again. If they keep failing, the rebuild fails.
 func TestSwap_reservedBeforeLiveOutcome_isNotLost(t *testing.T) {
@@ -165,22 +178,19 @@ func TestRebuild_pausedBetweenRetries_stops(t *testing.T) {
 	}
 }
 
-// Events that failed in the rebuild and are applied to the mirror before the swap, even just before
-// the lock, are part of the swapped objects. It does not matter how they are applied or how many
-// failed.
+// Events that failed in the rebuild and are applied to the mirror before their objects are swapped,
+// even just before the lock, are part of the swapped objects. It does not matter how they are
+// applied.
 func TestSwap_failedEventAppliedLive_isNotLost(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		// keys is the limit of objects that a swap examines by key.
-		keys int
-		// early: they are applied to the mirror before the swap is requested. dead: their live
-		// outcome is final, and an operator's run applies them. later: they are stored and fail
-		// only after the first check.
-		early, dead, later bool
+		// step is when they are applied, "" for before the swap is requested. dead: their live
+		// outcome is final, and an operator's run applies them.
+		step string
+		dead bool
 	}{
-		"failed live": {keys: 1000}, "failed live, of many": {keys: 1},
-		"failed live, and applied early": {keys: 1000, early: true},
-		"dead live":                      {keys: 1000, dead: true}, "stored later": {keys: 1000, later: true},
+		"failed live": {step: "lock"}, "failed live, before the comparison": {step: "compare"},
+		"failed live, and applied early": {}, "dead live": {step: "lock", dead: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -189,48 +199,40 @@ func TestSwap_failedEventAppliedLive_isNotLost(t *testing.T) {
 			m := failingUntilRepaired{works: new(atomic.Bool)}
 			p := b.applier(t, m)
 			evs := sim.Generate(r, providerKinds["event time"]).Events
-			if m.works.Store(c.later); c.later {
-				b.applyLiveShuffled(t, r, b.append(t, r, b.source, evs))
-			} else {
-				applied.Apply(t, p, events.LiveRun, b.append(t, r, b.source, evs))
-			}
+			m.works.Store(true)
+			b.applyLiveShuffled(t, r, b.append(t, r, b.source, evs[:len(evs)/2]))
+			readable := b.number(t, `SELECT max(event_id) FROM outcomes`)
+			m.works.Store(false)
+			applied.Apply(t, p, events.LiveRun, b.append(t, r, b.source, evs[len(evs)/2:]))
+			b.exec(t, `UPDATE objects SET state = '{"damaged": true}', version_at = version_at - 1`)
 			if c.dead {
-				b.exec(t, `UPDATE outcomes SET status = 'dead', due = NULL`)
+				b.exec(t, `UPDATE outcomes SET status = 'dead', due = NULL WHERE status = 'failed'`)
 			}
-			var before []string
 			fixProvider := sync.OnceFunc(func() {
 				m.works.Store(true)
 				b.applyLive(t, p, c.dead)
-				before = b.tableRows(t, objectColumns, "objects")
 			})
-			late := sync.OnceFunc(func() {
-				m.works.Store(false)
-				b.append(t, r, b.source, renameObjects(evs, "late_"))
-			})
-			rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, m), Settings: quickSettings()}
-			rebuilds.Settings.MaxKeys = c.keys
+			rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, readableUpTo{m, int64(readable)}),
+				Settings: quickSettings()}
 			rebuild.OnStep(rebuilds, func(name string) error {
-				if name == "compare" && c.later {
-					late()
-				}
-				if name == "lock" {
+				if name == c.step {
 					fixProvider()
 				}
 				return nil
 			})
 			b.startRunner(t, "one", rebuilds)
-			run := b.request(t, rebuild.Params{Source: b.source, Swap: !c.early})
-			if c.early {
+			run := b.request(t, rebuild.Params{Source: b.source, Swap: c.step != ""})
+			if c.step == "" {
 				b.awaitRun(t, run, staged)
 				fixProvider()
 				must(t, rebuild.Swap(t.Context(), b.operator, run))
 			}
 			ended := b.awaitRun(t, run, done)
-			if diff := cmp.Diff(before, b.tableRows(t, objectColumns, "objects")); diff != "" || len(before) == 0 {
-				t.Errorf("%v: %s", ended.Counts, diff)
-			}
-			if ended.Counts[rebuild.Processed] != int64(len(b.ids)) || ended.Counts[string(versioning.Failed)] != 0 {
-				t.Errorf("%v", ended.Counts)
+			b.checkMirror(t, b.mirrorFromLog(t, nil, 1000))
+			b.checkCount(t, int(ended.Counts[string(versioning.Failed)]),
+				`SELECT count(*) FROM outcomes WHERE run = $1 AND status = 'failed'`, run)
+			if ended.Counts[rebuild.Processed] != int64(len(b.ids)) || ended.Counts[rebuild.Swapped] == 0 {
+				t.Errorf("%d events: %v", len(b.ids), ended.Counts)
 			}
 		})
 	}
@@ -288,8 +290,16 @@ func TestSwap_manyFailures_readsByIndex(t *testing.T) {
 	b.exec(t, `ANALYZE outcomes`)
 	must(t, rebuild.Swap(t.Context(), b.operator, run))
 	b.awaitRun(t, run, done)
+	failed := []int64{}
+	for id := int64(30); len(failed) < 100; id += 20 {
+		failed = append(failed, id)
+	}
+	if read := b.outcomesRead(t, rebuild.UnstagedSQL, run, []int64{20, 60, 100}, 10, failed); read > 1000 {
+		t.Errorf("%d outcomes are read for 3 objects and 100 events", read)
+	}
 	for i, sql := range rebuild.FailuresSQL() {
-		if read := b.outcomesRead(t, sql, [][]any{{run, 0, 1000}, {run}}[i]...); read > 200_000 || read < 10_000 {
+		args := [][]any{{run, 0, 1000}, {run}, {run, 0, 10_000}}[i]
+		if read := b.outcomesRead(t, sql, args...); read > 200_000 || read < 10_000 {
 			t.Errorf("%d outcomes are read by%s", read, sql)
 		}
 	}
@@ -344,9 +354,9 @@ func (b *testBundle) redact(t *testing.T, o redaction.Params) {
 // with the swap. The object is not emptied by this rebuild or the next one.
 func TestSwap_redactedWhileStaged_staysRedacted(t *testing.T) {
 	t.Parallel()
-	for _, keys := range []int{0, 1000} {
+	for _, size := range []int{1, 1000} {
 		for _, late := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d keys, late %t", keys, late), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d in a batch, late %t", size, late), func(t *testing.T) {
 				t.Parallel()
 				b := setup(t)
 				r := newRand(t, 5)
@@ -356,10 +366,11 @@ func TestSwap_redactedWhileStaged_staysRedacted(t *testing.T) {
 				ids = append(ids, b.append(t, r, b.source, []sim.Event{thingEvent("hers", 5, redactedAddress)})...)
 				ids = append(ids, b.append(t, r, b.source, []sim.Event{thingEvent("tied", 7, redactedAddress)})...)
 				b.applyLiveShuffled(t, r, ids)
+				b.exec(t, `UPDATE objects SET state = state || '{"damaged": true}'`)
 				params := redaction.Params{Events: ids[4:],
 					Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "wholly"}}}
 				s := rebuild.DefaultSettings
-				s.MaxKeys = keys
+				s.Batch = size
 				rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: s}
 				redacted := false
 				if late {

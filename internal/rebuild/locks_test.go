@@ -1,29 +1,22 @@
 package rebuild_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/apply"
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
-	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
-	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // A process that has lost the run just before it clears or copies does neither.
@@ -115,138 +108,44 @@ func TestClearStaged_lockTaken_waits(t *testing.T) {
 	}
 }
 
-// Between the lock of a swap and its end no event of the source is applied, in any way. Events of
-// other sources are applied.
-func TestSwap_locked_appliesNothingOfTheSource(t *testing.T) {
+// While a transaction of a swap is open, events of its objects wait, and events of other objects
+// are applied.
+func TestSwap_batchLocked_appliesOtherObjects(t *testing.T) {
 	t.Parallel()
-	r := newRand(t, 73)
 	b := setup(t)
-	other := b.add(t, "second")
-	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["own version"]).Events))
-	late := b.append(t, r, b.source, renameObjects(sim.Generate(r, providerKinds["own version"]).Events, "late_"))
-	ofOther := b.append(t, r, other, sim.Generate(r, providerKinds["own version"]).Events)
-	p := b.applier(t, nil)
-	replayed := make(chan error, 1)
-	rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: quickSettings()}
-	var once sync.Once
-	rebuild.OnStep(rebuilds, func(name string) error {
-		if name != "locked" {
-			return nil
+	r := newRand(t, 73)
+	appendAt := func(at int64, objects ...string) (ids []int64) {
+		for _, id := range objects {
+			ids = append(ids, b.append(t, r, b.source, []sim.Event{thingEvent(id, at, "a@else.org")})...)
 		}
-		once.Do(func() {
-			var swapErr *apply.SwapError
-			if err := p.Apply(t.Context(), events.LiveRun, b.messages(t, late[:10])); !errors.As(err, &swapErr) {
-				t.Errorf("a live batch: %v", err)
-			}
-			go func() {
-				_, err := p.ApplyStored(t.Context(), apply.Target{Run: 1000}, late[10:20], false)
-				replayed <- err
-			}()
-			testkit.Eventually(t, maxWait, func() error {
-				if b.number(t, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = $1
-					AND objid = $2 AND NOT granted AND database = (SELECT oid FROM pg_database
-						WHERE datname = current_database())`,
-					int64(versioning.SourceLock), int64(b.source)) == 0 {
-					return errors.New("the replay does not wait")
-				}
-				return nil
-			})
-			if _, err := p.ApplyStored(t.Context(), apply.Target{}, ofOther, false); err != nil {
-				t.Errorf("another source: %v", err)
-			}
-			b.checkCount(t, 0, `SELECT count(*) FROM outcomes WHERE event_id = ANY($1) AND run IN (0, 1000)`, late)
-		})
+		return ids
+	}
+	b.applyLiveShuffled(t, r, appendAt(1, "a", "b", "c"))
+	b.exec(t, `UPDATE objects SET state = '{"damaged": true}' WHERE object_id IN ('a', 'b')`)
+	ofFirst, ofOthers := appendAt(2, "a"), appendAt(2, "b", "c", "new")
+	p := b.applier(t, nil)
+	settings := quickSettings()
+	settings.Batch = 1
+	rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: settings}
+	applied := make(chan error, 1)
+	once := sync.OnceFunc(func() {
+		go func() { applied <- errOf(p.ApplyStored(t.Context(), apply.Target{}, ofFirst, false)) }()
+		b.log.AwaitLockWait(t, applied)
+		must(t, errOf(p.ApplyStored(t.Context(), apply.Target{}, ofOthers, false)))
+		b.checkCount(t, 0, `SELECT count(*) FROM outcomes WHERE event_id = ANY($1) AND run = 0`, ofFirst)
+	})
+	rebuild.OnStep(rebuilds, func(name string) error {
+		if name == "locked" {
+			once()
+		}
 		return nil
 	})
 	b.startRunner(t, "one", rebuilds)
-	b.rebuildAndSwap(t, b.source)
-	if err := <-replayed; err != nil {
-		t.Error(err)
+	if ended := b.rebuildAndSwap(t, b.source); ended.Counts[rebuild.Swapped] != 1 {
+		t.Errorf("%v, and the event of b has repaired it", ended.Counts)
 	}
-	b.applyLiveShuffled(t, r, late)
+	must(t, <-applied)
 	b.checkMirror(t, b.mirrorFromLog(t, nil, 2000))
-}
-
-// messages returns stored events in the form of the stream.
-func (b *testBundle) messages(t *testing.T, ids []int64) []stream.Event {
-	t.Helper()
-	recs, err := events.Read(t.Context(), b.pool, ids, events.UnlimitedBody)
-	must(t, err)
-	evs := make([]stream.Event, len(recs))
-	for i := range recs {
-		evs[i] = stream.Event{StoredEvent: recs[i].StoredEvent, Source: "sim", ObjectType: recs[i].ObjectType,
-			ObjectID: recs[i].ObjectID}
-	}
-	if len(evs) != len(ids) {
-		t.Fatal(fmt.Sprint(len(evs), " events are stored"))
-	}
-	return evs
-}
-
-// poolOf returns a pool of the processor's role with a number of connections.
-func (b *testBundle) poolOf(t *testing.T, n int32) *pgxpool.Pool {
-	t.Helper()
-	cfg := b.pool.Config().Copy()
-	cfg.MaxConns = n
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	must(t, err)
-	t.Cleanup(pool.Close)
-	return pool
-}
-
-// Workers that hold all connections of their pool while they wait for a swap do not block it: the
-// swap catches up over its own connections, at the first attempt.
-func TestSwap_workersHoldAllConnections_catchesUp(t *testing.T) {
-	t.Parallel()
-	r := newRand(t, 41)
-	b := setup(t)
-	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
-	live := b.poolOf(t, 4)
-	s := apply.DefaultSettings
-	s.Workers = 4
-	p, err := apply.New(apply.Options{Pool: live, Settings: s, Logger: slog.New(slog.DiscardHandler),
-		Metrics: prometheus.NewRegistry(), Sources: b.sources})
-	must(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	var workers sync.WaitGroup
-	t.Cleanup(func() { cancel(); workers.Wait() })
-	var attempts atomic.Int64
-	runner := func(pool *pgxpool.Pool) *rebuild.Runner {
-		rebuilds := &rebuild.Runner{Pool: pool, Applier: p.WithPool(pool), Settings: rebuild.DefaultSettings}
-		rebuild.OnStep(rebuilds, func(name string) error {
-			switch name {
-			case "lock": // something to catch up with
-				b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
-				return nil
-			case "locked":
-			default:
-				return nil
-			}
-			attempts.Add(1)
-			for i := range s.Workers { // they wait for the lock that the swap holds now
-				workers.Go(func() {
-					_, _ = p.ApplyStored(ctx, apply.Target{Run: 1000 + int64(i)}, ids[:20], false)
-				})
-			}
-			testkit.Eventually(t, maxWait, func() error {
-				if live.Stat().AcquiredConns() < int32(s.Workers) {
-					return context.DeadlineExceeded
-				}
-				return nil
-			})
-			return nil
-		})
-		return rebuilds
-	}
-	ownPool := b.poolOf(t, int32(s.Workers)+2)
-	jobRunner := runs.NewRunner(runs.Options{Pool: ownPool, ID: "one", Logger: slog.New(slog.DiscardHandler),
-		Jobs:     map[string]runs.Executor{rebuild.Job: runner(ownPool).Execute},
-		Settings: runs.Settings{PollInterval: 10 * time.Millisecond, LeaseDuration: 30 * time.Second, SharedSlots: 1}})
-	workers.Go(func() { _ = jobRunner.Run(ctx) })
-	b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source, Swap: true}), done)
-	if n := attempts.Load(); n != 1 {
-		t.Errorf("swapped at attempt %d", n)
-	}
 }
 
 // A swap that takes longer than the lease keeps its run, although another process would take it,

@@ -1,7 +1,6 @@
 // Package rebuild computes the mirror of a source again from the log: it stages objects in a shadow
-// table, compares them with the live ones, and swaps them in one transaction or discards them.
-// Operators request rebuilds, and processors execute them. It never changes live objects before the
-// swap, except for their rule version.
+// table, compares them with the live ones, and swaps them in batches or discards them. Operators
+// request rebuilds, and processors execute them. It never changes live objects before the swap.
 package rebuild
 
 import (
@@ -43,18 +42,12 @@ type Settings struct {
 	// Chunk bounds the events between two checkpoints, Rows the rows that one statement copies or
 	// clears.
 	Chunk, Rows int
-	// MaxKeys is the greatest number of differing objects that a swap examines by key. With more,
-	// it compares all objects again.
-	MaxKeys int
-	// MaxPending is how many events may remain to catch up with while live events are blocked.
+	// Batch bounds the objects that one transaction of a swap locks and replaces. Live events of
+	// these objects wait for it.
+	Batch int
+	// MaxPending is how many events may arrive during a catch-up without another one.
 	MaxPending int64
-	// CatchUpTimeout bounds this catch-up. LockTimeout bounds the swap's wait for open batches,
-	// during which new batches are blocked.
-	CatchUpTimeout, LockTimeout time.Duration
-	// SwapTimeout bounds the whole transaction of a swap.
-	SwapTimeout time.Duration
-	// RetryPause is the pause before failed events are tried again, and between two attempts of a
-	// swap.
+	// RetryPause is the pause before failed events are tried again.
 	RetryPause time.Duration
 	// ResendAfter is the processor's setting of this name. A swap makes its rows of the outbox this
 	// old, so that the next resend publishes them.
@@ -62,8 +55,7 @@ type Settings struct {
 }
 
 // DefaultSettings are the shipped settings.
-var DefaultSettings = Settings{Chunk: 2000, Rows: 5000, MaxKeys: 50_000, MaxPending: 1000,
-	CatchUpTimeout: 10 * time.Second, LockTimeout: 10 * time.Second, SwapTimeout: 30 * time.Minute,
+var DefaultSettings = Settings{Chunk: 2000, Rows: 5000, Batch: 100, MaxPending: 1000,
 	RetryPause: time.Second, ResendAfter: 30 * time.Second}
 
 // Runner executes rebuilds.
@@ -94,8 +86,8 @@ type work struct {
 	// single says that the first events are tried one by one, because one of them may have ended
 	// the process of the previous lease owner.
 	single bool
-	// differing are the objects that a swap must examine, nil before the first comparison.
-	differing *keySet
+	// failed are the events that failed in the run when its swap began.
+	failed []int64
 }
 
 // Execute stages the events that the run has not staged yet. Then it swaps if requested, or pauses
@@ -233,26 +225,35 @@ SELECT EXISTS (SELECT FROM dropped_partitions d JOIN runs r ON r.run = $1 WHERE 
 
 // advance moves the cursor, unless events up to it may have been dropped before they were read.
 func (w *work) advance(ctx context.Context, after, cursor int64) (runs.Status, error) {
+	if err := w.checkDropped(ctx, after, cursor); err != nil {
+		return "", err
+	}
+	return w.lease.Advance(ctx, cursor)
+}
+
+// checkDropped returns an error if events after an id and up to another may have been dropped
+// before they were read.
+func (w *work) checkDropped(ctx context.Context, after, to int64) error {
 	oldest, err := events.OldestID(ctx, w.Pool)
 	if err != nil {
-		return "", err
+		return err
 	}
 	dropped := oldest-1 > after
 	if !dropped {
-		if err := w.Pool.QueryRow(ctx, droppedSQL, w.lease.Run.ID, after, cursor).Scan(&dropped); err != nil {
-			return "", fmt.Errorf("find dropped partitions: %w", err)
+		if err := w.Pool.QueryRow(ctx, droppedSQL, w.lease.Run.ID, after, to).Scan(&dropped); err != nil {
+			return fmt.Errorf("find dropped partitions: %w", err)
 		}
 	}
 	if dropped {
-		return "", runs.Permanent(errLogDropped)
+		return runs.Permanent(errLogDropped)
 	}
-	return w.lease.Advance(ctx, cursor)
+	return nil
 }
 
 // target returns the target for staging events.
 func (w *work) target() apply.Target {
 	return apply.Target{Run: w.lease.Run.ID, Staging: &apply.Staging{Table: versioning.Staged, Type: w.params.Type,
-		Guard: w.lease.Guard, OnWritten: w.differing.add}}
+		Guard: w.lease.Guard}}
 }
 
 // Processed is the count of all events that have an outcome in the run.

@@ -76,14 +76,20 @@ func show(ctx context.Context, db postgres.DB, run int64) (*runs.Run, error) {
 	return r, err
 }
 
-// Staged is the stage of a rebuild whose objects await a swap or a discard.
-const Staged = "staged"
+// The stages of a rebuild whose objects await a swap or a discard, and of one that has replaced a
+// part of the live objects.
+const (
+	Staged   = "staged"
+	Swapping = "swapping"
+)
 
 // Stage describes the current step of a rebuild in a word or two. It is "" for any other run.
 func Stage(r *runs.Run) string {
 	switch {
 	case r.Job != Job || r.Status.Ended() || r.Status == runs.Queued:
 		return ""
+	case r.Counts[Swapped] > 0:
+		return Swapping
 	case r.Cursor == 0:
 		return "clearing older staged objects"
 	case r.Bound == 0:

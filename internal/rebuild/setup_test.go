@@ -101,7 +101,7 @@ func (b *testBundle) applyLiveShuffled(t *testing.T, r *rand.Rand, ids []int64) 
 // quickSettings are settings with short intervals.
 func quickSettings() rebuild.Settings {
 	s := rebuild.DefaultSettings
-	s.Chunk, s.Rows, s.MaxPending, s.MaxKeys, s.RetryPause = 17, 7, 5, 1+rand.IntN(20), 50*time.Millisecond
+	s.Chunk, s.Rows, s.MaxPending, s.Batch, s.RetryPause = 17, 7, 5, 1+rand.IntN(20), 50*time.Millisecond
 	return s
 }
 

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"time"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postern-gateway/postern/internal/lifecycle"
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -53,9 +53,8 @@ const announceWritten = `, announced AS (
 SELECT (SELECT count(*) FROM found), (SELECT count(*) FROM written), (SELECT count(*) FROM written w WHERE w.grew)`
 
 // The parts of a swap: changed objects, new objects, and objects that the log does not produce any
-// more. Each finds its rows, in the whole source or by keys, writes them, and announces the
-// changes. A revision grows if readers see a difference, as in versioning.Save, and never
-// decreases.
+// more. Each finds the rows of some keys, writes them, and announces the changes. A revision grows
+// if readers see a difference, as in versioning.Save, and never decreases.
 const (
 	changed = `
   SELECT o.ctid AS live, s.ctid AS staged, o.exact_hash <> s.exact_hash OR o.ambiguous <> s.ambiguous
@@ -113,12 +112,10 @@ const (
 )` + announceWritten
 )
 
-// part is one part of a swap as two statements. allRows writes all objects of the source, byKeys
-// those whose keys are in the last three parameters.
+// part is one part of a swap as a statement. Its last three parameters are the keys.
 type part struct {
-	count           string
-	allRows, byKeys string
-	args            []any
+	count, sql string
+	args       []any
 }
 
 // table is one of the two tables with its alias in the statements.
@@ -140,18 +137,14 @@ func (t table) rowOf() string {
 // newPart makes a part that reads one table and joins another. With outer, rows without a match are
 // included.
 func newPart(count, find, write string, from, to table, outer bool, more ...any) part {
-	join, same := "JOIN", "s.source = o.source AND s.account = o.account AND s.object_type = o.object_type AND "+
-		"s.object_id = o.object_id"
+	join := "JOIN"
 	if outer {
 		join = "LEFT JOIN"
 	}
-	all := fmt.Sprintf("%s %s %s %s %s ON %s", from.name, from.alias, join, to.name, to.alias, same)
 	n := 4 + len(more)
-	some := fmt.Sprintf("unnest($%d::text[], $%d::text[], $%d::text[]) AS k(account, object_type, object_id) JOIN "+
+	rows := fmt.Sprintf("unnest($%d::text[], $%d::text[], $%d::text[]) AS k(account, object_type, object_id) JOIN "+
 		"%s ON true %s %s ON true", n, n+1, n+2, from.rowOf(), join, to.rowOf())
-	begin := "WITH found AS MATERIALIZED (" + find
-	return part{count: count, allRows: fmt.Sprintf(begin, all) + write, byKeys: fmt.Sprintf(begin, some) + write,
-		args: more}
+	return part{count: count, sql: "WITH found AS MATERIALIZED (" + fmt.Sprintf(find, rows) + write, args: more}
 }
 
 func parts() []part {
@@ -162,118 +155,136 @@ func parts() []part {
 			versioning.RuleVersion)}
 }
 
-// lockTimeoutSQL bounds the wait for the exclusive lock of a source, because new batches wait
-// behind it.
-const lockTimeoutSQL = `SELECT set_config('lock_timeout', $1, true)`
+// updateRuleVersionSQL writes the staged rule version to live rows that differ in nothing else.
+// Readers see no difference, so these rows are not counted.
+const updateRuleVersionSQL = `
+UPDATE objects o SET rule_version = s.rule_version, updated_at = clock_now()
+FROM unnest($2::text[], $3::text[], $4::text[]) AS k(account, object_type, object_id)
+	JOIN staged_objects s USING (account, object_type, object_id)
+WHERE s.source = $1 AND o.source = $1 AND o.account = k.account AND o.object_type = k.object_type
+	AND o.object_id = k.object_id
+  AND o.rule_version <> s.rule_version AND NOT ` + differsExceptRule
 
-// errNotCaughtUp says that there were more events to catch up with than the time allows while live
-// events are blocked.
-var errNotCaughtUp = errors.New("not caught up in time")
-
-// swap replaces the live objects with the staged ones.
+// swap replaces the live objects with the staged ones, in key order and some at a time, and ends
+// the run. It may be interrupted anywhere: the next owner of the run compares again, and replaced
+// objects are equal then.
+//
+// Each object is replaced under its lock, when its staged row contains every event that its live
+// row contains. An object that is equal when it is compared needs nothing: an event that is part of
+// one row does not change the other. Events that are applied live later are applied by the current
+// rule to equal rows.
 func (w *work) swap(ctx context.Context) (runs.Status, error) {
+	status, err := w.stageMissed(ctx)
+	if err == nil && status == runs.Running {
+		err = w.findFailed(ctx)
+	}
+	if err != nil || status != runs.Running {
+		return status, err
+	}
+	c := &comparison{pool: w.Pool, run: &w.lease.Run, params: w.params, limit: 2 * compareRows}
+	for last := false; !last; {
+		if last, status, err = w.swapPage(ctx, c); err != nil || status != runs.Running {
+			return status, err
+		}
+	}
+	for _, count := range []string{Swapped, RevisionsGrown, Emptied} {
+		w.lease.Counts[count] += 0
+	}
+	if err := postgres.InTx(ctx, w.Pool, "end the swap", stageTimeout, w.lease.CompleteInTx); err != nil {
+		return "", err
+	}
+	w.log.Info("swapped", "objects", w.lease.Counts[Swapped], "grown", w.lease.Counts[RevisionsGrown],
+		"emptied", w.lease.Counts[Emptied])
+	return runs.Done, nil
+}
+
+// swapPage compares a page of objects and swaps those that differ.
+func (w *work) swapPage(ctx context.Context, c *comparison) (last bool, status runs.Status, err error) {
+	if err := w.beforeStep("compare"); err != nil {
+		return false, "", err
+	}
+	page := &Page{}
+	end, err := c.pageEnd(ctx)
+	if err == nil {
+		err = c.compare(ctx, page, end)
+	}
+	if err != nil {
+		return false, "", fmt.Errorf("compare rebuild %d: %w", w.lease.Run.ID, err)
+	}
+	for items := range slices.Chunk(page.Items, w.Settings.Batch) {
+		if status, err := w.swapBatch(ctx, items); err != nil || status != runs.Running {
+			return false, status, err
+		}
+	}
+	if end != nil {
+		c.after = *end
+	}
+	status, err = w.lease.Advance(ctx, w.lease.Cursor)
+	return end == nil, status, err
+}
+
+// swapBatch swaps some objects in one transaction. It first stages their newer events, so that only
+// few remain to be staged under the locks.
+func (w *work) swapBatch(ctx context.Context, items []Difference) (runs.Status, error) {
+	b := w.newBatch(items)
 	for {
-		status, err := w.prepareSwap(ctx)
-		if err != nil || status != runs.Running {
+		if status, err := w.stageNewer(ctx, b); err != nil || status != runs.Running {
 			return status, err
 		}
 		if err := w.beforeStep("lock"); err != nil {
 			return "", err
 		}
-		began := time.Now()
-		err = w.swapInTx(ctx)
-		switch {
-		case err == nil:
-			w.log.Info("swapped", "objects", w.lease.Counts[Swapped], "grown", w.lease.Counts[RevisionsGrown],
-				"emptied", w.lease.Counts[Emptied], "duration_ms", time.Since(began).Milliseconds())
-			return runs.Done, nil
-		case ctx.Err() != nil || !errors.Is(err, errNotCaughtUp) && !errors.Is(err, runs.ErrLeaseLost) &&
-			postgres.Code(err) != lockNotAvailable:
+		var counts map[string]int64
+		err := postgres.InTx(ctx, w.Pool, "swap", stageTimeout, func(ctx context.Context, tx pgx.Tx) error {
+			counts = maps.Clone(w.lease.Counts)
+			return w.swapInTx(ctx, tx, b, counts)
+		})
+		if err == nil {
+			w.lease.Counts = counts
+			return runs.Running, nil
+		}
+		if !errors.Is(err, errNotStaged) {
 			return "", err
 		}
-		// an operator may have stopped the run
-		if status, err := w.lease.Advance(ctx, w.lease.Cursor); err != nil || status != runs.Running {
-			return status, err
-		}
-		w.log.Warn("not swapped; retrying", "error", err)
-		runs.Sleep(ctx, w.Settings.RetryPause)
 	}
 }
 
-// lockNotAvailable is the SQLSTATE of a lock wait that timed out.
-const lockNotAvailable = "55P03"
-
-// swapInTx runs the transaction of a swap. From its lock to its end no live event of the source is
-// applied. After the catch-up the staged objects therefore contain every event that the mirror
-// contains. The catch-up uses other connections, and its transactions remain if this one fails.
-func (w *work) swapInTx(ctx context.Context) error {
-	return postgres.InTx(ctx, w.Pool, "swap", w.Settings.SwapTimeout, func(txCtx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(txCtx, lockTimeoutSQL,
-			fmt.Sprintf("%dms", w.Settings.LockTimeout.Milliseconds())); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(txCtx, sourceLockSQL, versioning.SourceLock, w.params.Source); err != nil {
-			return fmt.Errorf("block live events: %w", err)
-		}
-		if err := w.beforeStep("locked"); err != nil {
-			return err
-		}
-		if err := w.catchUpLocked(ctx); err != nil {
-			return err
-		}
-		return w.writeSwap(txCtx, tx)
-	})
-}
-
-// catchUpLocked stages the newest events of the log while live events are blocked.
-func (w *work) catchUpLocked(ctx context.Context) error {
-	soon, cancel := lifecycle.WithTimeout(ctx, "catch up", w.Settings.CatchUpTimeout)
-	defer cancel()
-	status := runs.Running
-	var err error
-	if w.lease.Cursor < w.lease.Bound { // a bound from before the lock, left by a failed attempt
-		status, err = w.stageLog(soon)
+// swapInTx locks the objects of a batch as applying does, stages the events that were applied to
+// them just before, and replaces the live rows. Events of other objects are applied meanwhile.
+func (w *work) swapInTx(ctx context.Context, tx pgx.Tx, b *batch, counts map[string]int64) error {
+	if err := apply.LockStagedObjects(ctx, tx, b.keys); err != nil {
+		return err
 	}
-	if err == nil && status == runs.Running {
-		status, err = w.stageLog(soon)
+	if err := w.beforeStep("locked"); err != nil {
+		return err
 	}
-	if err == nil && status == runs.Running {
-		status, err = w.stageMissed(soon)
+	if err := w.stageLocked(ctx, tx, b); err != nil {
+		return err
 	}
-	switch {
-	case err != nil && ctx.Err() == nil && soon.Err() != nil:
-		return fmt.Errorf("%w (%w)", errNotCaughtUp, err)
-	case err == nil && status != runs.Running:
-		return runs.ErrLeaseLost
+	columns := []any{b.accounts, b.types, b.ids}
+	if _, err := tx.Exec(ctx, updateRuleVersionSQL, slices.Concat([]any{w.params.Source}, columns)...); err != nil {
+		return fmt.Errorf("update rule versions: %w", err)
 	}
-	return err
-}
-
-// writeSwap writes the objects and ends the run, in one transaction.
-func (w *work) writeSwap(ctx context.Context, tx pgx.Tx) error {
-	counts := maps.Clone(w.lease.Counts)
-	counts[Swapped], counts[RevisionsGrown], counts[Emptied] = 0, 0, 0 // a previous attempt may have failed at its end
-	keys, complete := w.differing.list()
 	for _, p := range parts() {
-		sql, args := p.allRows, append([]any{w.params.Source, w.params.Type, w.Settings.ResendAfter},
-			p.args...)
-		if complete {
-			sql, args = p.byKeys, append(args, keys.accounts, keys.types, keys.ids)
-		}
+		args := slices.Concat([]any{w.params.Source, w.params.Type, w.Settings.ResendAfter}, p.args, columns)
 		var found, written, grown int64
-		if err := tx.QueryRow(ctx, sql, args...).Scan(&found, &written, &grown); err != nil {
+		if err := tx.QueryRow(ctx, p.sql, args...).Scan(&found, &written, &grown); err != nil {
 			return fmt.Errorf("swap objects: %w", err)
 		}
 		if found != written {
 			return fmt.Errorf("swap objects: only %d of %d rows were unchanged since they were found: another "+
 				"client writes to the mirror without taking the locks", written, found)
 		}
-		counts[Swapped] += written
-		counts[RevisionsGrown] += grown
+		if written > 0 {
+			counts[Swapped] += written
+			counts[RevisionsGrown] += grown
+		}
 		if p.count != "" {
 			counts[p.count] += written
 		}
 	}
-	w.lease.Counts = counts
-	return w.lease.CompleteInTx(ctx, tx)
+	if err := w.beforeStep("written"); err != nil {
+		return err
+	}
+	return w.lease.SaveCountsInTx(ctx, tx, counts)
 }

@@ -119,20 +119,36 @@ SELECT true FROM ended`
 // committed or neither. Errors: ErrLeaseLost, also where an operator has paused or cancelled the
 // run.
 func (h *Lease) CompleteInTx(ctx context.Context, tx pgx.Tx) error {
-	counts, err := json.Marshal(h.Counts)
+	return h.saveInTx(ctx, tx, completeSQL, h.Counts)
+}
+
+const saveCountsSQL = `
+UPDATE runs r SET counts = $4, updated_at = clock_now() FROM checkpoints c
+WHERE r.run = $2 AND r.status = 'running' AND c.job = $1 AND c.run = r.run AND c.lease_owner = $3 RETURNING true`
+
+// SaveCountsInTx saves counts in the transaction that does the counted work, so that both are
+// committed or neither. The caller sets Counts after the commit. Errors: ErrLeaseLost, also where
+// an operator has paused or cancelled the run.
+func (h *Lease) SaveCountsInTx(ctx context.Context, tx pgx.Tx, counts map[string]int64) error {
+	return h.saveInTx(ctx, tx, saveCountsSQL, counts)
+}
+
+// saveInTx executes a statement that saves counts of the run while it is running.
+func (h *Lease) saveInTx(ctx context.Context, tx pgx.Tx, sql string, counts map[string]int64) error {
+	text, err := json.Marshal(counts)
 	if err != nil {
 		return err
 	}
 	if err := h.lockAndCheck(ctx, tx, lockRunExclusiveSQL); err != nil {
 		return err
 	}
-	var completed bool
-	err = tx.QueryRow(ctx, completeSQL, h.Job, h.Run.ID, h.owner, counts).Scan(&completed)
+	var saved bool
+	err = tx.QueryRow(ctx, sql, h.Job, h.Run.ID, h.owner, text).Scan(&saved)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrLeaseLost
 	}
 	if err != nil {
-		return fmt.Errorf("end run %d: %w", h.Run.ID, err)
+		return fmt.Errorf("save the counts of run %d: %w", h.Run.ID, err)
 	}
 	return nil
 }

@@ -166,9 +166,11 @@ var allowedChanges = map[Status][]Status{
 	Cancelled: {AwaitingApproval, Queued, Running, Paused},
 }
 
+// changeStatusSQL does not cancel a rebuild that has replaced objects, as its transactions count
+// them: the others would stay as the old rule made them.
 const changeStatusSQL = `
 UPDATE runs SET status = $2, ended_at = CASE WHEN $2 = 'cancelled' THEN clock_now() END, updated_at = clock_now()
-WHERE run = $1 AND status = ANY($3::text[])`
+WHERE run = $1 AND status = ANY($3::text[]) AND NOT ($2 = 'cancelled' AND job = 'rebuild' AND counts ? 'swapped')`
 
 // ChangeStatus pauses a run (Paused), continues it (Queued) or cancels it (Cancelled). The process
 // that executes it notices the change at its next checkpoint. Work that is done stays done. Errors:
@@ -191,6 +193,10 @@ func ChangeStatus(ctx context.Context, db postgres.DB, run int64, to Status) err
 	if r.Status == AwaitingApproval {
 		return fmt.Errorf("%w: run %d awaits approval: approve it or cancel it (postern runs approve %d --reason "+
 			"TEXT, postern runs cancel %d)", events.ErrInvalid, run, run, run)
+	}
+	if to == Cancelled && !r.Status.Ended() {
+		return fmt.Errorf("%w: run %d has replaced objects already, and it replaces the others before it ends: "+
+			"let it finish (postern runs resume %d if it is paused)", events.ErrInvalid, run, run)
 	}
 	return fmt.Errorf("%w: run %d is %s, so it cannot become %s", events.ErrInvalid, run, r.Status, to)
 }

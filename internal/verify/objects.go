@@ -29,7 +29,7 @@ ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $7`
 	// appliedCondition selects outcomes whose events may be part of the mirror. Those of a rebuild
 	// are, if it was swapped.
 	appliedCondition = `o.object <> 0 AND o.status NOT IN ('failed', 'ignored')
-    AND (o.run = 0 OR NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND r.job = 'rebuild' AND r.status <> 'done'))`
+    AND (o.run = 0 OR NOT EXISTS (SELECT FROM runs r WHERE r.run = o.run AND ` + apply.UnswappedRebuild + `))`
 
 	// appliedEventsSQL reads the events that were applied to objects, a page for each object. A
 	// dead event was applied if it has a version; otherwise it may only have requested a refetch.

@@ -26,8 +26,8 @@ type Key struct {
 }
 
 // SourceLock is the class of the advisory locks of sources. A transaction that writes objects of
-// the mirror takes (SourceLock, number of the source) in shared mode, before it locks an object. A
-// transaction that swaps the objects of a source takes it in exclusive mode.
+// the mirror takes (SourceLock, number of the source) in shared mode, before it locks an object. An
+// object scan finds the open batches of a source by it.
 const SourceLock = 0x706f7374
 
 // Hash returns the key of the object's advisory lock, which is also the column outcomes.object: 8

@@ -1,0 +1,236 @@
+package rebuild_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/rebuild"
+	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
+)
+
+// resumedSwap is a swap with a changed configuration that is interrupted again and again. The live
+// events that arrive meanwhile are applied with the changed configuration.
+type resumedSwap struct {
+	*testBundle
+	run int64
+	// before are the events that were applied with the old configuration, arriving the others.
+	before   []int64
+	arriving []sim.Event
+	live     *apply.Applier
+	// waiting are events of objects that may be locked.
+	waiting sync.WaitGroup
+}
+
+func newResumedSwap(t *testing.T, options sim.Options) *resumedSwap {
+	t.Helper()
+	r := newRand(t, 91)
+	w := &resumedSwap{testBundle: setup(t)}
+	options.Objects, options.Changes = 24, 8
+	evs := sim.Generate(r, options).Events
+	w.before = w.append(t, r, w.source, evs[:len(evs)/2])
+	w.arriving = evs[len(evs)/2:]
+	w.applyLiveShuffled(t, r, w.before)
+	w.exec(t, `TRUNCATE outbox`)
+	w.live = w.applier(t, changedProvider{})
+	w.run = w.request(t, rebuild.Params{Source: w.source, Swap: true})
+	return w
+}
+
+// arrive appends the next live events and applies them. If wait is false, they are applied as soon
+// as their objects are not locked any more.
+func (w *resumedSwap) arrive(t *testing.T, n int, wait bool) {
+	t.Helper()
+	n = min(n, len(w.arriving))
+	ids := w.log.Append(t, w.source, w.arriving[:n])
+	w.arriving, w.ids = w.arriving[n:], append(w.ids, ids...)
+	w.waiting.Go(func() {
+		if _, err := w.live.ApplyStored(t.Context(), apply.Target{}, ids, false); err != nil {
+			t.Error(err)
+		}
+	})
+	if wait {
+		w.waiting.Wait()
+	}
+}
+
+var errKilled = errors.New("the process ends")
+
+// attempt executes the run until the step with this number, counted from 0. It reports whether the
+// run has ended.
+func (w *resumedSwap) attempt(t *testing.T, steps int) bool {
+	t.Helper()
+	var lease *runs.Lease
+	testkit.Eventually(t, maxWait, func() (err error) {
+		if lease, err = runs.Acquire(t.Context(), w.pool, "dead", time.Millisecond, rebuild.Job); lease == nil {
+			return fmt.Errorf("the run has a lease still (%w)", err)
+		}
+		return nil
+	})
+	settings := quickSettings()
+	settings.Batch = 2
+	rebuilds := &rebuild.Runner{Pool: w.pool, Applier: w.applier(t, changedProvider{}), Settings: settings}
+	rebuild.OnStep(rebuilds, func(name string) error {
+		if name == "clear" || name == "copy" {
+			return nil
+		}
+		if steps--; steps < 0 {
+			return errKilled
+		}
+		w.arrive(t, 1, name == "compare" || name == "lock")
+		return nil
+	})
+	status, err := rebuilds.Execute(t.Context(), lease, slog.New(slog.DiscardHandler))
+	w.waiting.Wait()
+	if err != nil && !errors.Is(err, errKilled) {
+		t.Fatal(err)
+	}
+	return status == runs.Done
+}
+
+// rowsAfter returns the objects that the events give: the ones before with one provider, and the
+// others with the changed one.
+func (w *resumedSwap) rowsAfter(t *testing.T, reads provider.Provider, run int64) []string {
+	t.Helper()
+	w.exec(t, `TRUNCATE retained_objects`)
+	into := apply.Target{Run: run, Staging: &apply.Staging{Table: versioning.RetainedObjects}}
+	must(t, errOf(w.applier(t, reads).ApplyStored(t.Context(), into, w.before, false)))
+	must(t, errOf(w.live.ApplyStored(t.Context(), into, w.ids[len(w.before):], false)))
+	return w.tableRows(t, objectColumns, "retained_objects")
+}
+
+// checkBetween checks that each object is as the old configuration or as the new one makes it from
+// all its events, and that the run counts exactly the changes that it has announced.
+func (w *resumedSwap) checkBetween(t *testing.T, attempt int) {
+	t.Helper()
+	old, now := w.rowsAfter(t, nil, int64(2000+2*attempt)), w.rowsAfter(t, changedProvider{}, int64(2001+2*attempt))
+	for _, row := range w.rows(t, `SELECT `+objectColumns+` FROM objects o WHERE version_at <> -9223372036854775808`) {
+		if !slices.Contains(old, row) && !slices.Contains(now, row) {
+			t.Fatalf("attempt %d: neither old nor new: %s", attempt, row)
+		}
+	}
+	announced := w.number(t, `SELECT coalesce(sum(cardinality(ids)), 0) FROM outbox
+		WHERE created_at < clock_now() - interval '25 seconds'`)
+	w.checkCount(t, announced, `SELECT coalesce((counts ->> 'grown')::int, 0) FROM runs WHERE run = $1`, w.run)
+}
+
+// Wherever a swap is interrupted while live events arrive, each object is as the old or the new
+// rule makes it from all its events, and the last owner of the run ends as if the log had always
+// been read with the new configuration.
+func TestSwap_killedAtEachStep_endsAsTheLog(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"own version", "partial events", "ids reused"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w := newResumedSwap(t, providerKinds[kind])
+			attempts := 0
+			for !w.attempt(t, attempts) {
+				w.checkBetween(t, attempts)
+				if attempts++; attempts > 200 {
+					t.Fatal("the swap does not end")
+				}
+			}
+			w.checkBetween(t, attempts)
+			w.arrive(t, len(w.arriving), true)
+			w.checkMirror(t, w.mirrorFromLog(t, changedProvider{}, 1000))
+			r, err := runs.Show(t.Context(), w.pool, w.run)
+			if must(t, err); attempts < 6 || r.Counts[rebuild.Swapped] == 0 || r.Counts[rebuild.Emptied] == 0 {
+				t.Errorf("%d attempts, %v", attempts, r.Counts)
+			}
+			if w.run = w.request(t, rebuild.Params{Source: w.source, Swap: true}); !w.attempt(t, 1000) {
+				t.Error("another rebuild does not end")
+			}
+			w.checkCount(t, 0, `SELECT (counts ->> 'swapped')::int FROM runs WHERE run = $1`, w.run)
+		})
+	}
+}
+
+// A swap that has replaced objects cannot be cancelled or discarded. It can be paused; the
+// comparison then shows the objects that are not replaced yet.
+func TestSwap_partOfObjectsReplaced_pausesAndDoesNotCancel(t *testing.T) {
+	t.Parallel()
+	w := newResumedSwap(t, providerKinds["own version"])
+	for steps := 1; w.number(t, `SELECT coalesce((counts ->> 'swapped')::int, 0) FROM runs`) == 0; steps++ {
+		must(t, runs.ChangeStatus(t.Context(), w.operator, w.run, runs.Paused))
+		must(t, runs.ChangeStatus(t.Context(), w.operator, w.run, runs.Queued))
+		if w.attempt(t, steps) {
+			t.Fatal("swapped at once")
+		}
+	}
+	must(t, runs.ChangeStatus(t.Context(), w.operator, w.run, runs.Paused))
+	for name, stop := range map[string]func() error{
+		"discard": func() error { return rebuild.Discard(t.Context(), w.operator, w.run) },
+		"cancel":  func() error { return runs.ChangeStatus(t.Context(), w.operator, w.run, runs.Cancelled) },
+	} {
+		if err := stop(); !errors.Is(err, events.ErrInvalid) || !strings.Contains(err.Error(), "has replaced objects") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	swapped := w.number(t, `SELECT (counts ->> 'swapped')::int FROM runs`)
+	counts, items := w.allDifferences(t, w.run)
+	emptied := w.number(t, `SELECT (counts ->> 'emptied')::int FROM runs`)
+	if len(items) == 0 || int(counts[rebuild.Same]) < swapped-emptied {
+		t.Errorf("%d replaced: %v", swapped, counts)
+	}
+	if r, err := runs.Show(t.Context(), w.pool, w.run); err != nil || rebuild.Stage(r) != rebuild.Swapping {
+		t.Errorf("%v, %v", r, err)
+	}
+	must(t, runs.ChangeStatus(t.Context(), w.operator, w.run, runs.Queued))
+	if !w.attempt(t, 1000) {
+		t.Error("it does not end")
+	}
+	w.arrive(t, len(w.arriving), true)
+	w.checkMirror(t, w.mirrorFromLog(t, changedProvider{}, 1000))
+}
+
+// An operator's overwrite that is applied between the comparison and the lock, or after the swap of
+// its object, is part of the object with the events since.
+func TestSwap_overwriteBetweenSteps_isKept(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"compare", "lock", "written"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			w := &overwrittenObject{testBundle: setup(t), began: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
+			w.appendEvent(t, "before", -10, `"deleted": true, "final": true, "object": null`)
+			w.appendEvent(t, "since", 3, `"object": {"n": "since"}`)
+			p := w.applier(t, nil)
+			must(t, errOf(p.ApplyStored(t.Context(), apply.Target{}, w.ids, false)))
+			w.exec(t, `UPDATE objects SET version_at = version_at - 1`)
+			var overwritten sync.WaitGroup
+			once := sync.OnceFunc(func() {
+				ids := []int64{w.appendRefetch(t, "refetch", 4, &provider.Overwrite{Before: w.began, Actor: "me",
+					Reason: "an unintended delete"})}
+				overwritten.Go(func() {
+					if _, err := p.ApplyStored(t.Context(), apply.Target{}, ids, false); err != nil {
+						t.Error(err)
+					}
+				})
+				if step != "written" { // it waits for the lock of its object
+					overwritten.Wait()
+				}
+			})
+			rebuilds := &rebuild.Runner{Pool: w.pool, Applier: w.applier(t, nil), Settings: quickSettings()}
+			rebuild.OnStep(rebuilds, func(name string) error {
+				if name == step {
+					once()
+				}
+				return nil
+			})
+			w.startRunner(t, "one", rebuilds)
+			w.rebuildAndSwap(t, w.source)
+			overwritten.Wait()
+			w.checkObject(t, "objects", "since overwritten")
+		})
+	}
+}
