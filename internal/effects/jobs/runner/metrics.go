@@ -58,9 +58,9 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_effect_attempts_total",
 			Help: "Attempts and checks of effect steps by result: done, failed or unknown (Postern retries both), " +
-				"checking (a check before the first attempt did not find the step, so it is sent, or got no conclusive " +
-				"response and is retried), skipped (the condition of the step was false, so nothing was sent), or " +
-				"needs_review (an operator must act)."},
+				"checking (a check before the first attempt did not find the step, so it is sent, or got no " +
+				"conclusive response and is retried), skipped (the condition of the step was false, so nothing " +
+				"was sent), or needs_review (an operator must act)."},
 			[]string{"destination", "result"}),
 		states: gauges("postern_effects", "state", fmt.Sprintf("Effects that have not ended, by state. Each state is "+
 			"counted up to %d.", maxCounted)),
