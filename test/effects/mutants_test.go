@@ -98,9 +98,8 @@ var mutants = []mutant{
 		"i", "if b := t.findStep(r.Steps[i].Name, false); b == nil || !b.state.Ended() || t.leaseEpoch%3 " +
 		"== 0 {\n				return &r.Steps[i], false, i"}}},
 	{"leases effects that another process has leased", []edit{{storeGo, "state IN ('planned', 'failed')\n  	AND " +
-		"due <= (SELECT clock_now()) ORDER BY due LIMIT $2 FOR UPDATE SKIP " +
-		"LOCKED", "state IN ('planned', 'failed', 'running') AND coalesce(due, now()) <= (SELECT clock_now()) ORDER " +
-		"BY due LIMIT $2 FOR UPDATE SKIP LOCKED"}}},
+		"due <= (SELECT clock_now()) AND (NOT", "state IN ('planned', 'failed', 'running') AND coalesce(due, now()) " +
+		"<= (SELECT clock_now()) AND (NOT"}}},
 	{"leases effects without a lock",
 		[]edit{{storeGo, "ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED\n", "ORDER BY due LIMIT $2\n"}}},
 	{"lets a response end another attempt", []edit{
