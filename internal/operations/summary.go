@@ -27,9 +27,10 @@ type Summary struct {
 // SummaryItem is one kind of things that need attention.
 type SummaryItem struct {
 	// One of events_without_outcome (for more than a minute), dead_outcomes, failed_runs (of the
-	// last 24 hours), runs_awaiting_approval, rebuilds_awaiting_decision, effects_awaiting_approval,
-	// effects_needing_review, effects_with_unknown_outcome, refetches_suspended, silent_types,
-	// spools_not_empty, processes_not_ready, or sources_only_rejected (of the last 15 minutes).
+	// last 24 hours), runs_awaiting_approval, rebuilds_awaiting_decision,
+	// effects_awaiting_approval, effects_needing_review, effects_with_unknown_outcome,
+	// refetches_suspended, silent_types, spools_not_empty, processes_not_ready, or
+	// sources_only_rejected (of the last 15 minutes).
 	Kind string `json:"kind"`
 	// Count is the number of things, and stops at 1000. AtLeast: there may be more.
 	Count   int64 `json:"count"`

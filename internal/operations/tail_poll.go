@@ -10,7 +10,8 @@ import (
 )
 
 // readStored sends the stored events after an id, up to the position of the poller, and then adds
-// the watcher to it. It returns false if ctx or the follower ended, or the events could not be read.
+// the watcher to it. It returns false if ctx or the follower ended, or the events could not be
+// read.
 func (f *Follower) readStored(ctx context.Context, p *poller, w *watcher, after int64, out chan<- TailBatch) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
