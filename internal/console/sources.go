@@ -25,7 +25,7 @@ func sourcesPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.Heading = ""
+	b.Heading, b.Presets = "", []cell{link("Event types of all sources", path("source-types"))}
 	return &view{Title: "Sources", Text: "The sources of the log, and those in the configuration of this process.",
 		Blocks: []block{b}}, nil
 }
