@@ -55,8 +55,8 @@ func applyMutants() []mutant {
 			"errors.Is(err, errGuarded) || postgres.IsUnavailable(err) &&"),
 		inProcessor("sends changes before their commit", "Apply_commitFails",
 			"t.changeBatch, err = insertChanges(ctx, t.tx, t.announced, forward)\nreturn err",
-			"if t.changeBatch, err = insertChanges(ctx, t.tx, t.announced, forward); err == nil && len(t.announced) > 0 { "+
-				"t.Changed(t.changeBatch, t.announced) }\nreturn err"),
+			"if t.changeBatch, err = insertChanges(ctx, t.tx, t.announced, forward); err == nil "+
+				"&& len(t.announced) > 0 { t.Changed(t.changeBatch, t.announced) }\nreturn err"),
 		one("drops a manual refetch when a missed change arrives",
 			"MissedChanges_closedDuringManualRefetch_keepsRequest",
 			"AND h.gaps IS NULL AND h.requested_by = '' AND h.after = 0 AND h.lease_owner = ''",
