@@ -180,7 +180,7 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	}
 	startRefetcherWithLog(t, b, r, &log)
 	suspended("obj_1", "obj_2")
-	page, err := refetch.Requests(t.Context(), b.OperatorPool, b.Source, "", 10)
+	page, err := refetch.Requests(t.Context(), b.OperatorPool, b.Source, false, "", 10)
 	if err != nil || len(page.Items) != 2 || !page.Items[0].Suspended || !page.Items[0].Due.IsZero() {
 		t.Errorf("%+v, %v", page, err)
 	}
