@@ -33,6 +33,7 @@ event_conflicts       gateway si operator s processor (s)
 event_keys            gateway si operator s processor s
 event_sequence        gateway u
 events                gateway si operator s processor s
+feed_cursors          operator sidu processor s(u)
 idempotency_keys      operator sidu
 listed_objects        processor sidu
 log_floor             gateway su operator s processor su

@@ -1653,6 +1653,38 @@ ALTER TABLE postern.event_sequence OWNER TO postern_maintenance;
 
 COMMENT ON SEQUENCE postern.event_sequence IS 'Low 20 bits of the ids of events.';
 
+CREATE TABLE postern.feed_cursors (
+    name text NOT NULL,
+    epoch text NOT NULL,
+    number bigint NOT NULL,
+    stalls_after interval,
+    created_at timestamp with time zone NOT NULL,
+    moved_at timestamp with time zone NOT NULL,
+    moved_by text NOT NULL,
+    behind_since timestamp with time zone
+)
+WITH (fillfactor='50');
+
+ALTER TABLE postern.feed_cursors OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.feed_cursors IS 'Named cursors: how far readers have processed the changes, as they report it. At most 1,000.';
+
+COMMENT ON COLUMN postern.feed_cursors.name IS 'Name that the reader has given.';
+
+COMMENT ON COLUMN postern.feed_cursors.epoch IS 'Epoch of the number, as in change_feed.';
+
+COMMENT ON COLUMN postern.feed_cursors.number IS 'Number of the last change that the reader has processed.';
+
+COMMENT ON COLUMN postern.feed_cursors.stalls_after IS 'How long the cursor may stand still with unread changes before operators are alerted. Null: they are not.';
+
+COMMENT ON COLUMN postern.feed_cursors.created_at IS 'Time at which the cursor was created.';
+
+COMMENT ON COLUMN postern.feed_cursors.moved_at IS 'Time at which the reader last reported.';
+
+COMMENT ON COLUMN postern.feed_cursors.moved_by IS 'Actor that last reported.';
+
+COMMENT ON COLUMN postern.feed_cursors.behind_since IS 'Time since which the cursor stands still with unread changes. Processors set it, and a report clears it.';
+
 CREATE TABLE postern.idempotency_keys (
     scope text NOT NULL,
     key text NOT NULL,
@@ -2763,6 +2795,9 @@ ALTER TABLE ONLY postern.event_keys
 ALTER TABLE ONLY postern.events
     ADD CONSTRAINT events_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY postern.feed_cursors
+    ADD CONSTRAINT feed_cursors_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY postern.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (scope, key);
 
@@ -3105,6 +3140,11 @@ GRANT SELECT ON TABLE postern.event_keys TO postern_operator;
 GRANT SELECT ON TABLE postern.event_keys TO postern_processor;
 
 GRANT USAGE ON SEQUENCE postern.event_sequence TO postern_gateway;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.feed_cursors TO postern_operator;
+GRANT SELECT ON TABLE postern.feed_cursors TO postern_processor;
+
+GRANT UPDATE(behind_since) ON TABLE postern.feed_cursors TO postern_processor;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.idempotency_keys TO postern_operator;
 

@@ -31,8 +31,9 @@ import (
 // reading are the commands that change no stored data: they only read, or they run, send or write a
 // file.
 const reading = `audit list|config check|conflicts list|conflicts show|dev|doctor|drift report|drift show
-effects list|effects backtest|effects show|events list|events show|events tail|export|find|health|refetches list|init
-migrate status|notify test|objects list|objects show|outcomes list|providers list|providers show|providers test
+effects list|effects backtest|effects show|events list|events show|events tail|export|feed list|find|health
+refetches list|init|migrate status|notify test|objects list|objects show|outcomes list|providers list|providers show
+providers test
 rebuild compare|redact list|redact pending|rejections list|rejections show|rejections verify|retention show
 runs list|runs show|runs watch|schedules list|schedules show|send|serve|spool list|stream status|token list|top
 verify|version|views list`
@@ -102,6 +103,9 @@ func TestCommands_everyChange_isInTheAudit(t *testing.T) {
 		{"redact", "--event evt_1 --yes --no-wait --reason why"},
 		{"rejections reprocess", rejection + " --yes --reason why"},
 		{"stream republish", "--no-wait --reason why"},
+		{"feed set", "shop --after latest --stalls-after 15m --reason why"},
+		{"feed remove", "shop --reason why"},
+		{"feed new-epoch", "--yes --reason why"},
 		{"spool remove", "gone --force --yes --reason why"},
 		{"import", file + " --reason why"},
 		{"effects approve", "1 --reason why"},

@@ -90,8 +90,8 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 		newReplayCommand(c), newRetryCommand(c), newRebuildCommand(c), newReconcileCommand(c), newRefetchesCommand(c),
 		newEffectsCommand(c), newNotifyCommand(c), newDriftCommand(c), newRunsCommand(c), newSchedulesCommand(c),
 		newRetentionCommand(c), newRedactCommand(c), newViewsCommand(c), newTokenCommand(c), newAuditCommand(c),
-		newVerifyCommand(c), newDoctorCommand(c), newStreamCommand(c), newSpoolCommand(c), newExportCommand(c),
-		newImportCommand(c), newSendCommand(c), newProvidersCommand(c), newTopCommand(c), newInitCommand(c),
+		newVerifyCommand(c), newDoctorCommand(c), newStreamCommand(c), newFeedCommand(c), newSpoolCommand(c),
+		newExportCommand(c), newImportCommand(c), newSendCommand(c), newProvidersCommand(c), newTopCommand(c), newInitCommand(c),
 		newConfigCommand(c), newMigrateCommand(c), newHealthCommand(c), newVersionCommand(c))
 	namePages(root)
 	return root

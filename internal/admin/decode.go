@@ -29,7 +29,7 @@ func decode(c echo.Context, p any) error {
 	if err := decodePath(c, p); err != nil {
 		return err
 	}
-	if c.Request().Method == http.MethodPost {
+	if c.Request().Method == http.MethodPost || c.Request().Method == http.MethodPut {
 		return decodeBody(c, p)
 	}
 	texts := map[string]string{}

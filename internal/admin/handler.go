@@ -17,6 +17,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/effects/rules"
@@ -62,6 +63,8 @@ type Options struct {
 	Retention retention.Policy
 	// Follower follows the log for GET /events/tail; nil: this process does not offer it.
 	Follower *operations.Follower
+	// Changes reads changes for GET /changes; nil: New makes one.
+	Changes *changes.Reader
 	// Logger gets a line per request; nil: nothing is logged.
 	Logger *slog.Logger
 }
@@ -78,6 +81,9 @@ func New(o Options) http.Handler {
 		o.Doctor = &operations.Doctor{Options: func() doctor.Options {
 			return doctor.Options{Pool: o.Pool, Conn: o.Stream}
 		}}
+	}
+	if o.Changes == nil {
+		o.Changes = changes.NewReader(o.Pool, o.Logger)
 	}
 	h := &handler{Options: o, tokenErrors: telemetry.NewLogSuppressor(o.Logger, slog.LevelError,
 		"admin requests denied: the valid tokens cannot be read", time.Now)}
@@ -96,8 +102,11 @@ func New(o Options) http.Handler {
 	api := e.Group("/api/v1", h.authorize(""))
 	for _, r := range h.routes() {
 		var middleware []echo.MiddlewareFunc
-		if r.method == http.MethodPost {
+		switch r.method {
+		case http.MethodPost:
 			middleware = []echo.MiddlewareFunc{requireJSON, h.withIdempotencyKey}
+		case http.MethodPut:
+			middleware = []echo.MiddlewareFunc{requireJSON}
 		}
 		if r.stream != nil {
 			api.Add(r.method, r.path, r.stream)

@@ -241,6 +241,7 @@ var reads = []string{"/summary", "/sources", "/sources/stripe", "/sources/shop",
 	"/objects/stripe/order/8", "/objects/stripe/invoice/in_1/history", "/objects/stripe/order/7/history",
 	"/objects/stripe/invoice/in_1/history/diff?from=evt_1", "/objects/stripe/invoice/in_2/history/diff?to=evt_2",
 	"/objects/stripe/invoice/in_1/at?time=2099-01-01", "/objects/stripe/order/7/differences",
+	"/changes", "/changes?states=false", "/changes?feed_cursor=r", "/feed-cursors", "/feed-cursors/r",
 	"/outcomes?run=live&status=dead", "/rejections", "/rejections/2",
 	"/rejections/groups", "/failures?status=dead&since=1h", "/redactions",
 	"/audit", "/retention", "/runs", "/runs/1", "/runs/1/drift", "/runs/1/differences",
@@ -280,6 +281,7 @@ func TestOpenAPI_everyRoute_respondsAsDescribed(t *testing.T) {
 	b := changing(t)
 	b.filled(t)
 	b.invoices(t, 1, 2)
+	b.changed(t, "stripe", "plan", "p")
 	h, got := b.everything(t), map[string]bool{}
 	do := func(method, path, body string) {
 		path = strings.ReplaceAll(path, "RUN", b.db.QueryStrings(t, `SELECT max(run)::text FROM runs`)[0])
@@ -292,7 +294,7 @@ func TestOpenAPI_everyRoute_respondsAsDescribed(t *testing.T) {
 			got[id] = true
 		}
 	}
-	for _, c := range changes {
+	for _, c := range audited {
 		if c.route == "/rebuilds" {
 			do(http.MethodPost, "/replays", `{"preview": true, "exact": true, "mode": "force"}`)
 			do(http.MethodPost, "/replays", `{"dry_run": true, "source": "stripe", "type": "invoice.updated"}`)
@@ -303,6 +305,7 @@ func TestOpenAPI_everyRoute_respondsAsDescribed(t *testing.T) {
 			do(http.MethodGet, "/rebuilds/RUN/compare", "")
 		}
 	}
+	do(http.MethodPut, "/feed-cursors/r", `{"after": "", "stalls_after": "15m"}`)
 	for _, path := range reads {
 		do(http.MethodGet, path, "")
 	}
@@ -325,7 +328,7 @@ func TestOpenAPI_requiredParameters_equalHandlers(t *testing.T) {
 	b := changing(t)
 	d, err := loadDescription()
 	must(t, err)
-	for _, c := range changes {
+	for _, c := range audited {
 		last := b.db.QueryStrings(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0]
 		path := strings.ReplaceAll(c.path, "RUN", last)
 		documented := d.document.Paths.Value("/api/v1" + routeParam.ReplaceAllString(c.route, "{$1}"))
@@ -354,7 +357,7 @@ func TestOpenAPI_requiredParameters_equalHandlers(t *testing.T) {
 // send sends a request to a path below /api/v1.
 func send(h http.Handler, method, path, body string, header http.Header) (*httptest.ResponseRecorder, *http.Request) {
 	req := httptest.NewRequest(method, "http://127.0.0.1:8081/api/v1"+path, strings.NewReader(body))
-	if method == http.MethodPost {
+	if method != http.MethodGet {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	maps.Copy(req.Header, header)

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/changes"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/idempotency"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/testkit/golden"
@@ -50,6 +52,7 @@ var required = map[string][]string{
 	"overwriteObject":     {"source", "object_id", "reason"},
 	"rejectEffect":        {"reason"},
 	"removeSpool":         {"reason"},
+	"startFeedEpoch":      {"reason"},
 	"reprocessRejections": {"reason"},
 	"requestRefetch":      {"source", "object_id"},
 	"resolveEffect":       {"step", "done", "reason"},
@@ -63,6 +66,19 @@ var gatewayRoutes = []string{"/rejections/verify", "/rejections/reprocess"}
 
 // dryRuns are the routes that can return the problems of a dry run.
 var dryRuns = []string{"/replays", "/effects/backtest"}
+
+// streams describe the messages of routes with streams.
+var streams = map[string]struct {
+	message  reflect.Type
+	id, text string
+}{
+	"/events/tail": {reflect.TypeFor[events.Item](), `^[0-9]+$`, "Messages with the id of an event, whose data are " +
+		"that event as JSON. A message `more` follows if more than 200 events matched in a second: its data are " +
+		"{\"count\": n}, the number of the others. A comment each 15 s shows that the stream is alive."},
+	"/changes": {reflect.TypeFor[changes.Item](), `^[0-9a-f]+-[0-9]+$`, "Messages whose id is a cursor, and whose " +
+		"data are a change as JSON. A message without data only moves the cursor. A comment each 15 s shows that the " +
+		"stream is alive."},
+}
 
 // TestReference_openAPI_isCurrent writes internal/admin/openapi.json.
 func TestReference_openAPI_isCurrent(t *testing.T) {
@@ -129,11 +145,13 @@ func operationID(r route) string {
 	}
 	last := len(names) - 1
 	switch plural := strings.HasSuffix(names[last], "s"); {
+	case r.method == http.MethodPut:
+		return "set" + singular(names...)
 	case r.method == http.MethodPost && plural:
 		return "start" + singular(names...)
 	case r.method == http.MethodPost:
 		return strings.ToLower(names[last]) + singular(names[:last]...)
-	case itemsOf.MatchString(r.result.Name()):
+	case itemsOf.MatchString(r.result.Name()), r.result == reflect.TypeFor[changes.Page]():
 		return "list" + singular(names[:last]...) + names[last]
 	}
 	return "get" + singular(names...)
@@ -184,13 +202,16 @@ func (s *schemas) operation(r route) object {
 	}
 	ok := object{"description": r.summary, "content": object{"application/json": object{"schema": s.result(r)}}}
 	if r.stream != nil { // OpenAPI 3.1 cannot describe the messages of a stream
-		ok["content"] = object{eventStreamType: object{"schema": object{"type": "string", "description": "Messages " +
-			"with the id of an event, whose data are that event as JSON. A message `more` follows if more than 200 " +
-			"events matched in a second: its data are {\"count\": n}, the number of the others. A comment each 15 s " +
-			"shows that the stream is alive."}, "x-message-schema": s.result(r)}}
+		about := streams[r.path]
+		content := object{eventStreamType: object{"schema": object{"type": "string", "description": about.text},
+			"x-message-schema": s.of(about.message, "")}}
+		if about.message != r.result {
+			content["application/json"] = object{"schema": s.result(r)}
+		}
+		ok["content"] = content
 		parameters = append(parameters, object{"name": "Last-Event-ID", "in": "header", "description": "The same as " +
 			"`after`, and counts more. Browsers send it automatically.", "schema": object{"type": "string",
-			"pattern": "^[0-9]+$"}})
+			"pattern": about.id}})
 	}
 	o := object{"operationId": operationID(r), "summary": r.summary, "tags": []string{tagOf(r)},
 		"x-postern-role": adminauth.Reader, "responses": s.responses(r, ok)}
@@ -199,6 +220,8 @@ func (s *schemas) operation(r route) object {
 		parameters = append(parameters, object{"$ref": "#/components/parameters/IdempotencyKey"})
 		ok["headers"] = object{replayedHeader: object{"description": "true: the response of an earlier request with " +
 			"the same key", "schema": object{"type": "string", "const": "true"}}}
+	}
+	if r.method != http.MethodGet {
 		schema := object{"type": "object", "properties": members, "additionalProperties": false}
 		if needed != nil {
 			schema["required"] = needed
@@ -238,6 +261,10 @@ func (s *schemas) responses(r route, ok object) object {
 	for name, p := range problemTypes {
 		onlyPOST := slices.Contains([]string{"role", "idempotency-key", "in-flight", "key-reused"}, name)
 		onlyDryRun := slices.Contains([]string{"busy", "too-many"}, name)
+		if name == "cursor-ended" && r.path != "/changes" && r.method != http.MethodPut ||
+			name == "cursor-back" && r.method != http.MethodPut {
+			continue
+		}
 		if name == "other-process" && !slices.Contains(gatewayRoutes, r.path) {
 			continue
 		}
@@ -246,7 +273,7 @@ func (s *schemas) responses(r route, ok object) object {
 			all[fmt.Sprint(p.status)] = object{"$ref": fmt.Sprint("#/components/responses/Problem", p.status)}
 		}
 	}
-	if r.method == http.MethodPost {
+	if r.method != http.MethodGet {
 		all["415"] = object{"$ref": "#/components/responses/Problem415"}
 	}
 	return all

@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/idempotency"
 	"github.com/postern-gateway/postern/internal/operations"
@@ -70,7 +71,12 @@ var problemTypes = map[string]problemType{
 		"A process executes one dry run at a time. Try again when the other has finished, or use postern replay " +
 			"--dry-run."},
 	"streams": {http.StatusServiceUnavailable, "no more streams",
-		"Too many clients follow the events of this process already, or the process stops. Try again later."},
+		"Too many clients follow events or changes in this process already, or the process stops. Try again later."},
+	"cursor-back": {http.StatusConflict, "the cursor is further",
+		"A report would move a feed cursor back. Read after the stored cursor, or set `rewind`."},
+	"cursor-ended": {http.StatusGone, "the cursor has ended",
+		"The mirror went back, as after a restore, or the cursor is of another instance. Start again without " +
+			"`after`, and drop what you stored, with its revisions."},
 	"not-ready": {http.StatusServiceUnavailable, "not ready",
 		"The process cannot do its work now. Only /readyz returns this type; the detail has the reason."},
 	"other-process": {http.StatusMisdirectedRequest, "not offered by this process",
@@ -120,7 +126,12 @@ func Describe(err error) *Problem {
 		return NewProblem("too-many", err.Error())
 	case errors.Is(err, operations.ErrNoReprocessor):
 		return NewProblem("other-process", err.Error())
-	case errors.Is(err, operations.ErrTooManyWatchers), errors.Is(err, operations.ErrFollowerClosed):
+	case errors.Is(err, changes.ErrCursorBack):
+		return NewProblem("cursor-back", err.Error())
+	case errors.Is(err, changes.ErrCursorEnded):
+		return NewProblem("cursor-ended", "")
+	case errors.Is(err, operations.ErrTooManyWatchers), errors.Is(err, operations.ErrFollowerClosed),
+		errors.Is(err, changes.ErrTooManyReaders), errors.Is(err, changes.ErrReaderClosed):
 		return NewProblem("streams", err.Error())
 	case errors.Is(err, events.ErrInvalid):
 		return NewProblem("invalid", err.Error())
@@ -171,7 +182,7 @@ func (h *handler) fail(err error, c echo.Context) {
 	if errors.Is(err, adminauth.ErrInProgress) {
 		c.Response().Header().Set("Retry-After", "1")
 	}
-	if p.Status == http.StatusTooManyRequests {
+	if p.Status == http.StatusTooManyRequests || p.Type == urn+"streams" {
 		c.Response().Header().Set("Retry-After", "5")
 	}
 	_ = c.Blob(p.Status, problemMediaType, p.body()) // the client may have disconnected

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
@@ -40,6 +41,8 @@ const generated = "<!-- Generated from internal/admin and internal/ingest: go te
 var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[versioning.View]():             "Object",
 	reflect.TypeFor[versioning.Difference]():       "PathDifference",
+	reflect.TypeFor[changes.Item]():                "ObjectChange",
+	reflect.TypeFor[changes.Page]():                "ChangePage",
 	reflect.TypeFor[events.Item]():                 "Event",
 	reflect.TypeFor[events.Content]():              "EventContent",
 	reflect.TypeFor[events.Original]():             "OriginalEvent",
@@ -144,9 +147,12 @@ func routeAnchor(r route) string {
 func (r *reference) writeRoute(t *testing.T, of route) {
 	fmt.Fprintf(r, "\n### %s %s\n\n%s.", of.method, apiPath(of.path), of.summary)
 	switch results := alternatives[of.path]; {
-	case of.stream != nil:
+	case of.stream != nil && of.result == streams[of.path].message:
 		fmt.Fprintf(r, " Result: a stream (`%s`) whose messages are of the type %s; %s\n", eventStreamType,
 			r.typeOf(of.result, ""), streamText)
+	case of.stream != nil:
+		fmt.Fprintf(r, " Result: %s; with `Accept: %s` a stream whose messages are of the type %s. %s\n",
+			r.typeOf(of.result, ""), eventStreamType, r.typeOf(streams[of.path].message, ""), changesText)
 	case results == nil:
 		fmt.Fprintf(r, " Result: %s.\n", r.typeOf(of.result, ""))
 	default:
@@ -171,7 +177,7 @@ func (r *reference) writeRoute(t *testing.T, of route) {
 		}
 	}
 	where := "query"
-	if of.method == http.MethodPost {
+	if of.method != http.MethodGet {
 		where = "body"
 	}
 	for _, p := range params {

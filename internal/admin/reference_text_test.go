@@ -145,3 +145,5 @@ has the event's id. The header ` + "`Last-Event-ID`, or `after`" + `, continues 
 repetition. If more than 200 events match in a second, a message ` + "`more`" + ` has the number of the others
 (` + "`count`" + `). A comment each 15 s shows that the stream is alive. ` + "`status`" + ` is the status when the event
 is read, about a second after it is stored. A process serves 50 streams at most, else 503.`
+
+const changesText = `[The feeds](feeds.md#changes-by-http) have the rules for readers.`

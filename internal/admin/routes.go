@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/postern-gateway/postern/internal/activity"
+	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
@@ -27,8 +28,8 @@ import (
 )
 
 // route is an operation at a path below /api/v1. Its parameters are the parts of the path, and for
-// a GET the query, for a POST the members of the JSON body. A reader may GET, an operator also
-// POST.
+// a GET the query, for a POST or PUT the members of the JSON body. A reader may GET and PUT, an
+// operator also POST.
 type route struct {
 	method, path string
 	// summary says what the operation does, for the reference.
@@ -37,8 +38,8 @@ type route struct {
 	params any
 	result reflect.Type
 	run    runFunc
-	// stream, if set, writes the response instead of run, as Server-Sent Events whose data are of
-	// the type result.
+	// stream, if set, writes the response instead of run, as Server-Sent Events. Their data are of
+	// the type result, or its items if clients can get it as JSON too.
 	stream echo.HandlerFunc
 }
 
@@ -93,6 +94,17 @@ func (h *handler) routes() []route {
 			"that object scans have found", operations.ObjectDifferences),
 		post(h, "/objects/overwrite", "Overwrite an object with its current state at the provider; requires a reason",
 			operations.OverwriteObject),
+		{method: http.MethodGet, path: "/changes", summary: "Read the last changes of objects in order, also as " +
+			"Server-Sent Events", params: operations.ChangeParams{}, result: reflect.TypeFor[changes.Page](),
+			stream: h.changes},
+		get(h, "/feed-cursors", "List the cursors that Postern keeps for readers of changes",
+			operations.ListPages(changes.Cursors)),
+		get(h, "/feed-cursors/:name", "Show a feed cursor, and how far it is behind", byName(changes.ShowCursor)),
+		put(h, "/feed-cursors/:name", "Report how far a reader has processed the changes; a reader may do so",
+			operations.SetFeedCursor),
+		post(h, "/feed-cursors/:name/remove", "Remove a feed cursor", operations.RemoveFeedCursor),
+		post(h, "/feed-epochs", "End all cursors of readers of changes, after a restore that Postern cannot detect; "+
+			"a reason is required", operations.BeginFeedEpoch),
 		get(h, "/outcomes", "List outcomes, those of the newest events first", operations.Outcomes),
 		get(h, "/failures", "Group the newest failed and dead events by reason, without its variable parts",
 			operations.FailuresByReason),
@@ -204,6 +216,14 @@ func post[P, T any](h *handler, path, summary string, do changing[P, T]) route {
 		return do(ctx, h.Pool, p, requesterOf(c))
 	}
 	return route{http.MethodPost, path, summary, *new(P), reflect.TypeFor[T](), run, nil}
+}
+
+// put is a route with which a reader reports its own progress. A repeated request does no harm, so
+// it needs no idempotency key.
+func put[P, T any](h *handler, path, summary string, do changing[P, T]) route {
+	r := post(h, path, summary, do)
+	r.method = http.MethodPut
+	return r
 }
 
 // postEffect is a route that changes one effect and returns it.

@@ -47,13 +47,7 @@ func (h *handler) tail(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return FollowEvents(c.Response(), batches, writeBatch, func() error {
-		_, err := h.caller(c.Request())
-		if err != nil {
-			h.DeniedRequests.Add(err)
-		}
-		return err
-	})
+	return FollowEvents(c.Response(), batches, writeBatch, func() error { return h.recheck(c) })
 }
 
 const eventStreamType = "text/event-stream"
@@ -61,8 +55,8 @@ const eventStreamType = "text/event-stream"
 // FollowEvents writes batches as Server-Sent Events, until they end, the client disconnects, or
 // recheck, which is called every five seconds, returns an error. encode returns the messages of a
 // batch. An error of FollowEvents itself means that nothing is written yet.
-func FollowEvents(w http.ResponseWriter, batches <-chan operations.TailBatch,
-	encode func(operations.TailBatch) (string, error), recheck func() error) error {
+func FollowEvents[T any](w http.ResponseWriter, batches <-chan T, encode func(T) (string, error),
+	recheck func() error) error {
 	s := &eventStream{w: w, control: http.NewResponseController(w)}
 	if err := s.control.SetReadDeadline(time.Time{}); err != nil { // else the server ends the request at it
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/console"
 	"github.com/postern-gateway/postern/internal/doctor"
@@ -55,12 +56,13 @@ func (a *App) addAdmin(ctx context.Context) error {
 		return err
 	}
 	follower := &operations.Follower{Pool: pool, Logger: a.Logger}
+	reader := changes.NewReader(pool, a.Logger)
 	environment := &operations.Doctor{Options: func() doctor.Options {
 		return doctor.Options{Config: a.currentConfig.Load(), Pool: pool, Conn: a.anyStreamConn}
 	}}
 	api := admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
 		Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
-		DeniedRequests: deniedRequests, Follower: follower, RequireTokens: require, Tokens: tokens,
+		DeniedRequests: deniedRequests, Follower: follower, Changes: reader, RequireTokens: require, Tokens: tokens,
 		OpenMetrics: a.Config.Admin.OpenMetrics, ProcessID: a.id, Reprocessor: a.reprocessor,
 		Doctor:    environment,
 		Endpoints: func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
@@ -74,6 +76,7 @@ func (a *App) addAdmin(ctx context.Context) error {
 		WriteTimeout: 2 * adminTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		Handler: handler}
 	server.RegisterOnShutdown(follower.Close)
+	server.RegisterOnShutdown(reader.Close)
 	if a.Config.Admin.TLS.Cert != "" {
 		if server.TLSConfig, err = adminTLS(a.Config.Admin.TLS, a.Logger); err != nil {
 			return err

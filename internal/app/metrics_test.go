@@ -78,6 +78,7 @@ func startSeparately(t *testing.T) (b *testBundle, gateway, processor *app.App) 
 	b.db.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at) SELECT number, '',
 		'events',
 		now(), now(), 1, now() FROM sources WHERE name = 'stripe'`)
+	b.db.Exec(t, `INSERT INTO feed_cursors VALUES ('shop', '', 0, NULL, now(), now(), '', NULL)`)
 	b.cfg.Schedules = map[string]*config.Schedule{"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC",
 		Overlap: "skip", Missed: "run"}}
 	// there are no rules about changes, so there are no calls
@@ -110,7 +111,7 @@ func TestMetrics_page_matchesGoldenFile(t *testing.T) {
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		for _, name := range []string{"schedule_skipped_total", "complete_until_timestamp_seconds",
-			"effects_due_seconds"} {
+			"effects_due_seconds", "feed_cursor_lag_changes"} {
 			if scrape(t, processor)["postern_"+name] == nil {
 				return fmt.Errorf("%s is not measured", name)
 			}
@@ -140,8 +141,8 @@ have the metrics of both processes. The client library adds the metrics ` + "`go
 ` + "`promhttp_...`" + `.
 
 The values of labels come from closed sets: the names of configured sources, schedules and
-destinations, and constants of Postern. Content from senders never creates a series. A test
-writes this page: ` + "`go test ./internal/app -run TestMetrics_page -update`" + `.
+destinations, of the first 100 feed cursors, and constants of Postern. Content from senders never
+creates a series. A test writes this page: ` + "`go test ./internal/app -run TestMetrics_page -update`" + `.
 
 | metric | type | labels | process | meaning |
 | --- | --- | --- | --- | --- |

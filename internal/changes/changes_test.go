@@ -275,3 +275,101 @@ func TestParseCursor_texts_areReadOrRejected(t *testing.T) {
 		}
 	}
 }
+
+// A cursor stands still from the first observation with unread changes until its reader reports
+// another position.
+func TestObserveCursors_unreadChanges_standStill(t *testing.T) {
+	db := testkit.Database(t)
+	pool, operator := db.Role(t, "processor"), db.Role(t, "operator")
+	behind := func() (all []string) {
+		found, err := changes.ObserveCursors(t.Context(), pool, 10)
+		must(t, err)
+		for _, c := range found {
+			if !c.BehindSince.IsZero() {
+				all = append(all, fmt.Sprint(c.Name, " ", c.LagChanges))
+			}
+		}
+		return all
+	}
+	report := func(r changes.CursorReport) {
+		must(t, pgx.BeginFunc(t.Context(), operator, func(tx pgx.Tx) error {
+			_, err := changes.MoveCursor(t.Context(), tx, r)
+			return err
+		}))
+	}
+	report(changes.CursorReport{Name: "r", Latest: true})
+	report(changes.CursorReport{Name: "s", Latest: true})
+	equal(t, "without changes", []string(nil), behind())
+	must(t, change(t.Context(), db.Pool, "a", "b"))
+	numberAll(t, pool)
+	equal(t, "with changes", []string{"r 2", "s 2"}, behind())
+	since := db.QueryStrings(t, `SELECT behind_since::text FROM feed_cursors ORDER BY name`)
+	report(changes.CursorReport{Name: "r", Latest: true})
+	report(changes.CursorReport{Name: "s"})
+	equal(t, "after a report of each", []string{"s 2"}, behind())
+	equal(t, "since when the one that did not move is behind", since[1:],
+		db.QueryStrings(t, `SELECT behind_since::text FROM feed_cursors WHERE name = 's'`))
+}
+
+// A reader with a rare filter does not compare the same changes again, and wakes for the first
+// change that is selected. Many readers of one page share one read.
+func TestReader_rareFilter_movesWhileItWaits(t *testing.T) {
+	db := testkit.Database(t)
+	pool := db.Role(t, "processor")
+	r := changes.NewReader(db.Role(t, "operator"), nil)
+	defer r.Close()
+	const readers = 200
+	q := changes.Query{Filter: changes.Filter{ID: "rare"}, Limit: 10, States: true, MaxBytes: 1 << 20}
+	pages := make(chan changes.Page, readers)
+	for range readers {
+		go func() {
+			page, err := r.Wait(t.Context(), q)
+			if err != nil {
+				t.Error(err)
+			}
+			pages <- page
+		}()
+	}
+	for i := range 20 {
+		must(t, change(t.Context(), db.Pool, fmt.Sprint("o", i)))
+		numberAll(t, pool)
+	}
+	must(t, change(t.Context(), db.Pool, "rare"))
+	numberAll(t, pool)
+	for range readers {
+		page := <-pages
+		if len(page.Items) != 1 || page.Items[0].ObjectID != "rare" || page.Items[0].Number != 21 {
+			t.Fatalf("%+v", page)
+		}
+	}
+}
+
+// A page reads the rows that it returns, or compares with its filter, however many there are.
+func TestReadPage_manyObjects_readsItsRows(t *testing.T) {
+	db := testkit.Database(t)
+	db.InsertObjects(t, 30_000)
+	db.Exec(t, `INSERT INTO changes SELECT source, account, object_type, object_id, row_number() OVER (), revision,
+		false, false, now() FROM objects`)
+	db.Exec(t, `UPDATE change_feed SET newest = 30000`)
+	feed, err := changes.ReadFeed(t.Context(), db.Pool)
+	must(t, err)
+	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
+		for _, c := range []struct {
+			filter   changes.Filter
+			items    int
+			mostRead int64
+		}{{changes.Filter{}, 100, 300}, {changes.Filter{ID: "obj_000001"}, 0, 10_100}} {
+			var before, after int64
+			const readSQL = `SELECT sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_xact_user_tables
+				WHERE relname IN ('objects', 'changes')`
+			must(t, tx.QueryRow(t.Context(), readSQL).Scan(&before))
+			page, err := changes.ReadPage(t.Context(), tx, changes.Query{Filter: c.filter, After: feed.At(15_000),
+				Limit: 100, States: true, MaxBytes: 1 << 20})
+			must(t, err)
+			must(t, tx.QueryRow(t.Context(), readSQL).Scan(&after))
+			if len(page.Items) != c.items || after-before > c.mostRead {
+				t.Errorf("%s, %+v: %d items, %d rows read", name, c.filter, len(page.Items), after-before)
+			}
+		}
+	})
+}

@@ -7,9 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // ErrCursorEnded means that a reader must start again without a cursor. The mirror went back, after
@@ -68,8 +67,8 @@ type Feed struct {
 const feedSQL = `SELECT newest, epochs, epoch_starts FROM change_feed`
 
 // ReadFeed reads the state of the numbers. Changes up to Newest can be read.
-func ReadFeed(ctx context.Context, pool *pgxpool.Pool) (f Feed, err error) {
-	if err := pool.QueryRow(ctx, feedSQL).Scan(&f.Newest, &f.epochs, &f.starts); err != nil {
+func ReadFeed(ctx context.Context, db postgres.DB) (f Feed, err error) {
+	if err := db.QueryRow(ctx, feedSQL).Scan(&f.Newest, &f.epochs, &f.starts); err != nil {
 		return Feed{}, fmt.Errorf("read the newest number of changes: %w", err)
 	}
 	return f, nil

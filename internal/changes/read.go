@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -23,11 +21,19 @@ type Filter struct {
 
 func (f *Filter) selectsAll() bool { return *f == Filter{} }
 
+// selects is the filter of readSQL for one change.
+func (f *Filter) selects(c *Change) bool {
+	return (f.Source == 0 || c.Source == f.Source) && (f.Account == nil || c.Account == *f.Account) &&
+		(f.Type == "" || c.Type == f.Type) && (f.ID == "" || c.ID == f.ID)
+}
+
 // Change is the last change of an object.
 type Change struct {
 	Number int64
 	versioning.Key
-	Revision int64
+	// SourceName is the name of the source.
+	SourceName string
+	Revision   int64
 	// Deleted means that the provider deleted the object, or that no stored event makes it any
 	// more.
 	Deleted bool
@@ -43,16 +49,16 @@ WITH part AS MATERIALIZED (
 )
 SELECT w.rows, w.last, coalesce(c.number, 0), coalesce(c.source, 0), coalesce(c.account, ''),
   coalesce(c.object_type, ''), coalesce(c.object_id, ''), coalesce(c.revision, 0), coalesce(c.deleted, false),
-  coalesce(c.redacted, false), c.changed_at
+  coalesce(c.redacted, false), c.changed_at, coalesce(s.name, '')
 FROM (SELECT count(*) AS rows, coalesce(max(number), 0) AS last FROM part) w LEFT JOIN LATERAL (
   SELECT p.* FROM part p WHERE ($4::int = 0 OR p.source = $4) AND ($5::text IS NULL OR p.account = $5)
     AND ($6::text = '' OR p.object_type = $6) AND ($7::text = '' OR p.object_id = $7) ORDER BY p.number LIMIT $8
-) c ON true ORDER BY c.number`
+) c ON true LEFT JOIN sources s ON s.number = c.source ORDER BY c.number`
 
 // Read returns up to limit changes that a filter selects, with numbers in (after, upTo], ascending.
 // An object that changed several times has its last change only. A reader continues after end,
 // which is upTo if there is nothing more. With a rare filter a page may be empty before that.
-func Read(ctx context.Context, pool *pgxpool.Pool, after, upTo int64, f Filter, limit int) (page []Change, end int64,
+func Read(ctx context.Context, db postgres.DB, after, upTo int64, f Filter, limit int) (page []Change, end int64,
 	err error) {
 	compared := limit
 	if !f.selectsAll() {
@@ -61,10 +67,10 @@ func Read(ctx context.Context, pool *pgxpool.Pool, after, upTo int64, f Filter, 
 	var c Change
 	var rows int
 	var last int64
-	err = postgres.ForEach(ctx, pool, readSQL,
+	err = postgres.ForEach(ctx, db, readSQL,
 		[]any{after, upTo, compared, f.Source, f.Account, f.Type, f.ID, limit},
 		[]any{&rows, &last, &c.Number, &c.Source, &c.Account, &c.Type, &c.ID, &c.Revision, &c.Deleted, &c.Redacted,
-			&c.At}, func() error {
+			&c.At, &c.SourceName}, func() error {
 			if c.Number != 0 {
 				page = append(page, c)
 			}

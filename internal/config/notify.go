@@ -22,8 +22,9 @@ type Notification struct {
 	Mail settings.List[string] `yaml:"mail,omitempty"`
 	// Conditions selects the alerts: failed_runs, dead_outcomes, effects_with_unknown_outcome
 	// (steps with an unknown outcome), effects_needing_review (effects that an operator must
-	// review) and effects_awaiting_approval (effects that await approval). Leave it unset for all.
-	Conditions []string `yaml:"conditions,omitempty" unset:"all" validate:"unique,dive,oneof=failed_runs dead_outcomes effects_with_unknown_outcome effects_needing_review effects_awaiting_approval"`
+	// review), effects_awaiting_approval (effects that await approval) and stalled_feeds (feed
+	// cursors that stand still for longer than their readers said). Leave it unset for all.
+	Conditions []string `yaml:"conditions,omitempty" unset:"all" validate:"unique,dive,oneof=failed_runs dead_outcomes effects_with_unknown_outcome effects_needing_review effects_awaiting_approval stalled_feeds"`
 	// Interval is the minimum time between two notifications of one alert. Postern sends the first
 	// notification immediately, further ones while the condition lasts, and one when it ends.
 	Interval time.Duration `yaml:"every,omitempty" default:"1h" validate:"gte=60000000000,lte=2592000000000000"`

@@ -21,7 +21,7 @@ type topic struct {
 	isCondition, isDelayed bool
 	// singular and plural describe it, ended says that it is over.
 	singular, plural, ended string
-	// command shows the details; %d stands for the first id.
+	// command shows the details; %d stands for the first id, if the items have ids.
 	command string
 }
 
@@ -49,6 +49,11 @@ var topics = []topic{
 		plural:   "%s effects await approval",
 		ended:    "no effect awaits approval any more", command: "postern effects list --state awaiting_approval, " +
 			"and postern effects show %d"},
+	{name: "stalled_feeds", sql: feedsSQL, isCondition: true,
+		singular: "a reader of changes stands still: its feed cursor has unread changes for longer than it may",
+		plural: "%s readers of changes stand still: their feed cursors have unread changes for longer than they " +
+			"may",
+		ended: "no reader of changes stands still any more", command: "postern feed list"},
 }
 
 func topicOf(name string) topic {
@@ -166,7 +171,10 @@ func (t *notification) describeCount() string {
 
 // nextCommand returns the command to run.
 func (t *notification) nextCommand() string {
-	if len(t.ids) == 0 {
+	switch {
+	case !strings.Contains(t.command, "%d") && t.count > 0:
+		return t.command
+	case len(t.ids) == 0:
 		return ""
 	}
 	return fmt.Sprintf(t.command, t.ids[0])

@@ -272,6 +272,25 @@ OVERRIDING SYSTEM VALUE SELECT n, n::text, 1, 'r', 1, '', 't', n::text, n, 0, 'g
 	}
 }
 
+// A feed cursor is reported once it stands still for longer than its reader said.
+func TestWatcher_stalledFeed_isReported(t *testing.T) {
+	t.Parallel()
+	b := setup(t, `{oncall: {to: app, path: /alerts, conditions: [stalled_feeds]}}`)
+	b.db.Exec(t, `INSERT INTO feed_cursors (name, epoch, number, stalls_after, created_at, moved_at, moved_by,
+		behind_since)
+		SELECT name, '', 0, stalls, clock_now(), clock_now(), '', clock_now() - behind FROM (VALUES
+		('slow', interval '15 min', interval '20 min'), ('fast', interval '15 min', interval '1 min'),
+		('current', interval '15 min', NULL), ('silent', NULL, interval '1 day')) AS v(name, stalls, behind)`)
+	b.watch(t)
+	b.wantReceived(t, 0, "stalled_feeds began 1")
+	if got := b.all(0)[0].Data; got.Command != "postern feed list" || len(got.IDs) != 0 {
+		t.Errorf("%+v", got)
+	}
+	b.waitNotified(t, 1)
+	b.db.Exec(t, `UPDATE feed_cursors SET behind_since = NULL WHERE name = 'slow'`)
+	b.wantReceived(t, 1, "stalled_feeds over 0")
+}
+
 // However many effects and runs have ended, each query reads only rows that need attention, through
 // small indexes.
 func TestStatements_readSmallIndexesOnly(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -93,6 +94,8 @@ FROM (SELECT w.*, count(*) OVER () AS seen FROM (SELECT effect, planned_at FROM 
 	deadSQL = `
 SELECT count(*), coalesce((array_agg(o.event_id ORDER BY o.event_id))[1:$2], '{}'), count(*) >= $1
 FROM (SELECT o.event_id FROM ` + apply.DeadEvents + ` ORDER BY o.event_id LIMIT $1) o`
+
+	feedsSQL = `SELECT count(*), '{}'::bigint[], false FROM (` + changes.StalledSQL + ` LIMIT $1) c WHERE $2::int > 0`
 
 	runsSQL = `
 SELECT count(*), coalesce((array_agg(r.run ORDER BY r.run))[1:$2], '{}'), coalesce(max(r.ended_at), $4)

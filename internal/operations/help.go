@@ -104,7 +104,14 @@ var help = map[string]string{
 	"SourceName.name":         "name of the source",
 	"SourceTypeParams.silent": "true: only types that have been missing for unusually long; false: only others",
 	"RunChange.id":            "number of the run",
-	"CompareParams.id":        "number of the run",
+	"ChangeParams.after": "cursor of the last change that you have: next_cursor, or the id of a message (default: " +
+		"the beginning, which is every object once); " + latestChange + ": only what changes from now on",
+	"ChangeParams.feed_cursor": "name of a feed cursor: begin after the last change that its reader has reported",
+	"ChangeParams.id":          "id of the object",
+	"ChangeParams.states":      "false: without the objects themselves (default: true)",
+	"ChangeParams.wait": "how long to wait if there is nothing to return, up to 60s (default: not at all); a stream " +
+		"always waits",
+	"CompareParams.id": "number of the run",
 	"NewTokenParams.name": "name of the token, which the audit records: lower case, digits, - _ and .; a name is " +
 		"never used again",
 	"NewTokenParams.role": "reader (may read) or operator (may also make changes)",
@@ -186,6 +193,11 @@ var help = map[string]string{
 	"RunParams.schedule":             "name of the schedule that started the run",
 	"RunParams.status":               oneOf("run_status"),
 	"RunRequest.reason":              runReason,
+	"FeedCursorParams.after": "next_cursor of the last page that you have processed; " + latestChange + ": the " +
+		"newest change; absent: as stored, and for a new cursor the beginning",
+	"FeedCursorParams.rewind": "true: also if the stored cursor is further",
+	"FeedCursorParams.stalls_after": "how long the cursor may stand still with unread changes before operators are " +
+		"alerted (15m); empty: for ever; absent: as stored",
 }
 
 // helpOf returns the help for a parameter of a struct.

@@ -139,7 +139,8 @@ func TestHelp_everyParameter_hasOne(t *testing.T) {
 		operations.SourceParams{}, operations.RunRequest{}, operations.ActivityParams{}, operations.FindParams{},
 		operations.FailureParams{}, operations.HistoryParams{}, operations.HistoryDiffParams{},
 		operations.ObjectAtParams{}, operations.ReprocessParams{}, operations.RejectionSelection{},
-		operations.SourceTypeParams{}, operations.TailParams{}} {
+		operations.SourceTypeParams{}, operations.TailParams{}, operations.ChangeParams{},
+		operations.FeedCursorParams{}} {
 		for _, p := range operations.Params(params) {
 			if used[p.Help] = true; p.Help == "" {
 				t.Errorf("%T: %s has no help", params, p.Name)

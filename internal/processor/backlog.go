@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/lifecycle"
 )
 
@@ -16,6 +17,7 @@ import (
 // values: aggregate with max, not with sum.
 type backlogMetrics struct {
 	failed, dead, unsent, oldest, unnumbered prometheus.Gauge
+	lagChanges, lagSeconds                   *prometheus.GaugeVec
 }
 
 func (m *backlogMetrics) build() []prometheus.Collector {
@@ -34,7 +36,15 @@ func (m *backlogMetrics) build() []prometheus.Collector {
 		"if there is none.")
 	m.unnumbered = gauge("postern_changes_unnumbered_seconds", "Age of the oldest change without a number, which "+
 		"readers by HTTP and SQL do not see yet; 0 if there is none.")
-	return []prometheus.Collector{m.failed, m.dead, m.unsent, m.oldest, m.unnumbered}
+	lag := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: fmt.Sprintf("%s Of the first %d feed "+
+			"cursors by name. Every processor reports the same.", help, maxCursorLabels)}, []string{"cursor"})
+	}
+	m.lagChanges = lag("postern_feed_cursor_lag_changes", "Changes after a feed cursor, at most: how far a reader of "+
+		"changes is behind.")
+	m.lagSeconds = lag("postern_feed_cursor_lag_seconds", "Age of the oldest change after a feed cursor; 0 if "+
+		"there is none.")
+	return []prometheus.Collector{m.failed, m.dead, m.unsent, m.oldest, m.unnumbered, m.lagChanges, m.lagSeconds}
 }
 
 const (
@@ -43,6 +53,8 @@ const (
 	backlogTimeout  = 5 * time.Second
 	// maxCount bounds each count. A larger number would not help the operator.
 	maxCount = 100_000
+	// maxCursorLabels bounds the series of feed cursors.
+	maxCursorLabels = 100
 )
 
 // backlogSQL reads only small partial indexes, each up to a bound.
@@ -60,11 +72,30 @@ func (p *Processor) watchBacklog(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		p.readBacklog(ctx)
+		p.readCursors(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
+	}
+}
+
+// readCursors updates the gauges of feed cursors, and records which are behind.
+func (p *Processor) readCursors(ctx context.Context) {
+	ctx, cancel := lifecycle.WithTimeout(ctx, "observe feed cursors", backlogTimeout)
+	defer cancel()
+	m := &p.metrics.backlog
+	found, err := changes.ObserveCursors(ctx, p.Pool, maxCursorLabels)
+	m.lagChanges.Reset()
+	m.lagSeconds.Reset()
+	if err != nil {
+		p.Logger.Debug("feed cursors not observed", "error", err)
+		return
+	}
+	for i := range found {
+		m.lagChanges.WithLabelValues(found[i].Name).Set(float64(found[i].LagChanges))
+		m.lagSeconds.WithLabelValues(found[i].Name).Set(found[i].LagSeconds)
 	}
 }
 

@@ -1,0 +1,4 @@
+package changes
+
+// ReadPage reads a page.
+var ReadPage = readPage
