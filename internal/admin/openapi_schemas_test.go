@@ -32,7 +32,7 @@ type schemas struct {
 const (
 	timePattern = `^([0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9:.]+(Z|[+-][0-9]{2}:[0-9]{2}))?|` +
 		`[0-9]+d|([0-9]+(h|m|s|ms|us|ns))+)?$`
-	eventIDsPattern  = `^[0-9]*([, ]+[0-9]+)*$`
+	idsPattern       = `^[0-9]*([, ]+[0-9]+)*$`
 	runNumberPattern = `^(live|[0-9]+)$`
 	integerPattern   = `^-?[0-9]+$`
 )
@@ -46,8 +46,8 @@ func (s *schemas) param(p operations.Param) object {
 	switch t {
 	case reflect.TypeFor[operations.Time]():
 		return object{"type": "string", "pattern": timePattern, "examples": []string{"2026-01-02T03:04:05Z", "7d"}}
-	case reflect.TypeFor[operations.EventIDs]():
-		return object{"type": "string", "pattern": eventIDsPattern}
+	case reflect.TypeFor[operations.IDs]():
+		return object{"type": "string", "pattern": idsPattern}
 	case reflect.TypeFor[operations.RunNumber]():
 		return object{"type": "string", "pattern": runNumberPattern}
 	case reflect.TypeFor[json.RawMessage]():
@@ -201,7 +201,7 @@ func TestOpenAPI_patterns_equalParsers(t *testing.T) {
 	t.Parallel()
 	type params struct {
 		Time operations.Time      `json:"time"`
-		IDs  operations.EventIDs  `json:"ids"`
+		IDs  operations.IDs       `json:"ids"`
 		Run  operations.RunNumber `json:"run"`
 	}
 	for name, texts := range map[string]string{
@@ -209,7 +209,7 @@ func TestOpenAPI_patterns_equalParsers(t *testing.T) {
 		"ids":  "|17|17,18|17, 18|x|17;18|1.5",
 		"run":  "live|0|17|x|-1|1.5",
 	} {
-		pattern := map[string]string{"time": timePattern, "ids": eventIDsPattern, "run": runNumberPattern}[name]
+		pattern := map[string]string{"time": timePattern, "ids": idsPattern, "run": runNumberPattern}[name]
 		for text := range strings.SplitSeq(texts, "|") {
 			err := operations.Parse(&params{}, map[string]string{name: text})
 			if matches := regexp.MustCompile(pattern).MatchString(text); matches != (err == nil) {

@@ -33,6 +33,9 @@ var operationIDs = map[string]string{
 	"GET /doctor":                   "getDoctorReport",
 	"GET /openapi.json":             "getOpenAPI",
 	"GET /rebuilds/:id/compare":     "compareRebuild",
+	"POST /effects/approve":         "approveEffects",
+	"POST /effects/reject":          "rejectEffects",
+	"POST /effects/retry":           "retryEffects",
 	"POST /refetches":               "requestRefetch",
 	"POST /rejections/reprocess":    "reprocessRejections",
 	"POST /rejections/verify":       "verifyRejections",
@@ -43,6 +46,7 @@ var operationIDs = map[string]string{
 // them with the handlers. The type of an object, which has two names, is not among them.
 var required = map[string][]string{
 	"approveEffect":       {"reason"},
+	"approveEffects":      {"ids", "reason"},
 	"approveRun":          {"reason"},
 	"backtestEffects":     {"rule", "since"},
 	"cancelRefetch":       {"source", "object_id"},
@@ -51,12 +55,14 @@ var required = map[string][]string{
 	"getObjectAt":         {"time"},
 	"overwriteObject":     {"source", "object_id", "reason"},
 	"rejectEffect":        {"reason"},
+	"rejectEffects":       {"ids", "reason"},
 	"removeSpool":         {"reason"},
 	"startFeedEpoch":      {"reason"},
 	"reprocessRejections": {"reason"},
 	"requestRefetch":      {"source", "object_id"},
 	"resolveEffect":       {"step", "done", "reason"},
 	"retryEffect":         {"reason"},
+	"retryEffects":        {"ids", "reason"},
 	"startRebuild":        {"source"},
 	"startReconciliation": {"source"},
 }

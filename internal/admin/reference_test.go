@@ -224,7 +224,7 @@ func (r *reference) typeOf(t reflect.Type, option string) string {
 		return "time"
 	case t == reflect.TypeFor[json.RawMessage]():
 		return "JSON"
-	case t == reflect.TypeFor[operations.EventIDs](), t == reflect.TypeFor[operations.RunNumber]():
+	case t == reflect.TypeFor[operations.IDs](), t == reflect.TypeFor[operations.RunNumber]():
 		return "string"
 	case itemsOf.MatchString(t.Name()):
 		field, _ := t.FieldByName("Items")

@@ -171,6 +171,11 @@ func (h *handler) routes() []route {
 			byID(operations.Effect)),
 		get(h, "/effects/:id/data", "Show what the condition and the templates of an effect's rule get",
 			byID(effects.ShowData)),
+		post(h, "/effects/approve", "Approve effects that await approval, all or none",
+			severalEffects(operations.ApproveEffects)),
+		post(h, "/effects/reject", "Reject effects for good, all or none; completed steps stay",
+			severalEffects(operations.RejectEffects)),
+		post(h, "/effects/retry", "Retry failed effects now, all or none", severalEffects(operations.RetryEffects)),
 		postEffect(h, "/effects/:id/approve", "Approve an effect that awaits approval", operations.ApproveEffects),
 		postEffect(h, "/effects/:id/reject", "Reject an effect for good; completed steps stay",
 			operations.RejectEffects),
@@ -250,6 +255,21 @@ func postEffect[P any](h *handler, path, summary string, do deciding[P]) route {
 		return &all[0], nil
 	}
 	return route{http.MethodPost, path, summary, *new(P), reflect.TypeFor[effects.View](), run, nil}
+}
+
+// severalEffects makes an operation that changes the effects that its parameters name.
+func severalEffects(do deciding[operations.ReasonParams]) changing[operations.EffectsParams,
+	events.Page[effects.View]] {
+	return func(ctx context.Context, pool *pgxpool.Pool, p operations.EffectsParams,
+		by operations.Requester) (page events.Page[effects.View], err error) {
+		if store := by.StoreResult; store != nil {
+			by.StoreResult = func(ctx context.Context, tx pgx.Tx, all any) error {
+				return store(ctx, tx, events.Page[effects.View]{Items: all.([]effects.View)})
+			}
+		}
+		page.Items, err = do(ctx, pool, p.IDs, p.ReasonParams, by)
+		return page, err
+	}
 }
 
 // idParams name one thing by its number, nameParams by its name.

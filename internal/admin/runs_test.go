@@ -120,7 +120,7 @@ func TestReplay_wrongParams_areRejected(t *testing.T) {
 		{"/api/v1/replays", "application/json", `{"source": "nobody"}`, 400, "is not known; the known sources are"},
 		{"/api/v1/replays", "application/json", `{"rate": -1}`, 400, "events per second"},
 		{"/api/v1/replays", "application/json", `{"rate": "NaN"}`, 400, "events per second"},
-		{"/api/v1/replays", "application/json", `{"ids": "evt_1"}`, 400, "not an event id of Postern"},
+		{"/api/v1/replays", "application/json", `{"ids": "evt_1"}`, 400, "not an id of Postern"},
 		{"/api/v1/replays", "application/json", `{"ids": ["1"]}`, 400, "give a text"},
 		{"/api/v1/replays", "application/json", `{"limit": 5}`, 400, "does not exist"},
 		{"/api/v1/replays", "application/json", `[`, 400, "not a JSON object"},

@@ -156,8 +156,13 @@ func parseForm(r *request) error {
 const typedFrom = 1001
 
 // checkTyped requires the typed number for a replay or a retry of many events, and for a replay
-// that repeats effects. A selection without a preview must name its events. Errors: *admin.Problem.
+// that repeats effects. A selection without a preview must name its events, and a form for selected
+// things one of them. Errors: *admin.Problem.
 func checkTyped(form url.Values) error {
+	if form.Has("selection") && form.Get(paramPrefix+"ids") == "" {
+		return admin.NewProblem("invalid", "Nothing is selected, so nothing was changed. Go back, and check the box of "+
+			"at least one row.")
+	}
 	if p := form.Get("path"); p != replaysPath && p != retriesPath {
 		return nil
 	}
@@ -200,7 +205,7 @@ func (c *Console) callAPI(ctx context.Context, r *request) ([]byte, error) {
 	params := map[string]string{}
 	for name, given := range r.PostForm {
 		if param, ok := strings.CutPrefix(name, paramPrefix); ok && given[0] != "" {
-			params[param] = given[0]
+			params[param] = strings.Join(given, ",") // several of checkboxes
 		} else if param, ok := strings.CutPrefix(name, emptyPrefix); ok {
 			params[param] = ""
 		}

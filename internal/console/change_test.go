@@ -121,6 +121,52 @@ func TestChange_everyForm_leadsToAPage(t *testing.T) {
 	}
 }
 
+// The form of a list changes the selected effects, all or none.
+func TestChange_selectedEffects_allOrNone(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.fill(t, "x")
+	e.db.Exec(t, `INSERT INTO effects OVERRIDING SYSTEM VALUE SELECT (jsonb_populate_record(e,
+		'{"effect": 7, "key": "other"}')).* FROM effects e WHERE effect = 1`)
+	b := e.browser()
+	p := b.get(t, Prefix+"effects")
+	var selectable []string
+	for _, n := range p.all("input") {
+		if attribute(n, "form") == "selection" && attribute(n, "name") == "p.ids" {
+			selectable = append(selectable, attribute(n, "value"))
+		}
+	}
+	if !slices.Equal(selectable, []string{"7", "2", "1"}) { // effect 3 is done
+		t.Errorf("the page offers %q", selectable)
+	}
+	states := func() []string {
+		return e.db.QueryStrings(t, `SELECT concat_ws(' ', effect, state) FROM effects ORDER BY effect`)
+	}
+	before := states()
+	for _, c := range []struct {
+		ids  []string
+		want int
+	}{{nil, 400}, {[]string{"1", "2"}, 400}, {[]string{"1", "7"}, 303}} {
+		f := b.get(t, Prefix+"effects").forms()["Change the selected effects"].values
+		f.Set("path", "/api/v1/effects/approve")
+		f.Set("p.reason", "agreed")
+		f["p.ids"] = c.ids
+		if got := b.post(t, Prefix+"do", f); got.status != c.want {
+			t.Errorf("%q: %d, want %d: %s", c.ids, got.status, c.want, got.text())
+		}
+		if c.want == 303 {
+			before = []string{"1 planned", "2 needs_review", "3 done", "7 planned"}
+		}
+		if after := states(); !slices.Equal(after, before) {
+			t.Errorf("%q: %q, want %q", c.ids, after, before)
+		}
+	}
+	if got := e.db.QueryStrings(t, `SELECT concat_ws(' ', action, target, reason) FROM audit WHERE action <> 'replay'
+		ORDER BY id`); strings.Join(got, ", ") != "effects approve effect 1 agreed, effects approve effect 7 agreed" {
+		t.Errorf("the audit has %q", got)
+	}
+}
+
 // Forms of other web sites, of other operators and of no page change nothing.
 func TestChange_foreignForms_areRejected(t *testing.T) {
 	t.Parallel()
@@ -251,7 +297,7 @@ func changeForms(t *testing.T, e *env) (all []url.Values) {
 	t.Helper()
 	e.walk(t, e.browser(), func(_ string, p *response) {
 		for _, f := range p.forms() {
-			if f.action == "/console/do" {
+			if f.action == "/console/do" && f.values.Has("path") { // otherwise it changes selected things
 				all = append(all, f.values)
 			}
 		}

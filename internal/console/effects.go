@@ -19,10 +19,11 @@ var effectList = list[operations.EffectParams, effects.Effect]{
 		{"needs review", "?state=needs_review"}, {"unknown outcome", "?unknown_outcome=true"},
 		{"failed", "?state=failed"}, {"planned", "?state=planned"},
 		{"done", "?state=done"}, {"rejected", "?state=rejected"}, {"expired", "?state=expired"}},
-	columns: []string{"Effect", "State", "Rule", "Object", "Attempts", "Due", "Planned", "Reason"},
+	columns: []string{"Select", "Effect", "State", "Rule", "Object", "Attempts", "Due", "Planned", "Reason"},
 	row:     effectRow,
 	read:    operations.Effects,
 	extra:   ruleLinks,
+	actions: selectionActions,
 	empty: "No effect matches the filter. An effect appears here when a change of an object fits a rule in the " +
 		"section effects of " +
 		"the configuration; the page docs/how-to/react-once-with-effects.md has an example.",
@@ -47,8 +48,30 @@ func effectRow(r *request, e *effects.Effect) []cell {
 	}
 	effect := codeLink(id(e.ID), effectPath(e.ID))
 	effect.Title = visible(e.Key)
-	return []cell{effect, state, rule, r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), number(e.Attempts),
+	return []cell{selectCell(r, e), effect, state, rule, r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), number(e.Attempts),
 		due, r.shortTime(e.PlannedAt.Time), shorten(e.Reason, 60)}
+}
+
+// selectCell is the checkbox of an effect that a change of several effects accepts.
+func selectCell(r *request, e *effects.Effect) cell {
+	switch e.State {
+	case effects.AwaitingApproval, effects.Planned, effects.Failed, effects.Review:
+		if r.mayChange() == "" {
+			return cell{Select: id(e.ID), Title: "effect " + id(e.ID)}
+		}
+	case effects.Running, effects.Done, effects.Rejected, effects.Expired, effects.Superseded:
+	}
+	return cell{}
+}
+
+// selectionActions change the selected effects, all or none.
+func selectionActions(r *request, _ *operations.EffectParams) []action {
+	return []action{r.form(action{Label: "Change the selected effects", Reason: "required",
+		Text: fmt.Sprintf("All selected effects are changed, or none: at most %d. Approve: processors send their "+
+			"requests and mails. Reject: they end permanently, and steps that are done stay done. Retry: processors try "+
+			"the next step of each again now.", operations.MaxChangedEffects),
+		Paths: []value{{"approve", "/api/v1/effects/approve"}, {"reject", "/api/v1/effects/reject"},
+			{"retry", "/api/v1/effects/retry"}}})}
 }
 
 // effectPage shows one effect: what may be done, its steps, and what its templates get.

@@ -110,6 +110,8 @@ type cell struct {
 	Time string
 	// Key is the key that follows the link.
 	Key string
+	// Select is the id that a checkbox adds to the form of the page's selection; "": no checkbox.
+	Select string
 	// Bar is a bar of 0 to 100 percent.
 	Bar    int
 	HasBar bool
@@ -125,6 +127,9 @@ type action struct {
 	// Path is the path of the API, and Values its fixed parameters.
 	Path   string
 	Values []value
+	// Paths are paths of the API to choose from, each with its name. The form changes the things
+	// whose checkboxes are set.
+	Paths []value
 	// Empty are names of parameters that are sent with an empty value. Another empty value is not
 	// sent.
 	Empty []string

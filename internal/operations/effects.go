@@ -3,7 +3,8 @@ package operations
 import (
 	"context"
 	"encoding/json"
-	"strconv"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -59,6 +60,12 @@ func Effect(ctx context.Context, db postgres.DB, id int64) (*effects.View, error
 		return nil, err
 	}
 	return &all[0], nil
+}
+
+// EffectsParams name several effects to change.
+type EffectsParams struct {
+	IDs IDs `json:"ids,omitzero"`
+	ReasonParams
 }
 
 // CompensateParams say how effects are undone.
@@ -128,22 +135,40 @@ func ResolveEffect(ctx context.Context, pool *pgxpool.Pool, ids []int64, p Resol
 	})
 }
 
-// changeEffects executes a change of effects in one transaction. The audit has all parameters.
+// MaxChangedEffects is the maximum number of effects that one request changes.
+const MaxChangedEffects = 100
+
+// changeEffects executes a change of effects in one transaction. The audit has an entry for each
+// effect, with all parameters.
 func changeEffects(ctx context.Context, pool *pgxpool.Pool, ids []int64, name string, params any, reason string,
 	by Requester, do func(context.Context, pgx.Tx) ([]effects.View, error)) ([]effects.View, error) {
-	if strings.TrimSpace(reason) == "" {
+	ids = slices.Sorted(slices.Values(ids))
+	ids = slices.Compact(ids)
+	switch {
+	case strings.TrimSpace(reason) == "":
 		return nil, invalid("give a reason: it is stored in the audit")
+	case len(ids) == 0 || len(ids) > MaxChangedEffects:
+		return nil, invalid("ids: %d effects are named: name 1 to %d", len(ids), MaxChangedEffects)
 	}
 	return change(ctx, pool, by, "effects "+name, reason,
 		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) ([]effects.View, error) {
-			numbers := make([]string, len(ids))
-			for i, id := range ids {
-				numbers[i] = strconv.FormatInt(id, 10)
+			all, err := do(ctx, tx)
+			if err != nil {
+				return nil, err
 			}
-			e.Target = "effect " + strings.Join(numbers, ", ")
+			given := ""
 			if texts := Texts(params, "reason"); len(texts) > 0 {
-				e.Target += "; " + encode(texts)
+				given = "; " + encode(texts)
 			}
-			return do(ctx, tx)
+			for i, id := range ids {
+				e.Target = fmt.Sprintf("effect %d%s", id, given)
+				if i == len(ids)-1 {
+					break // change writes the last entry
+				}
+				if err := adminauth.WriteAudit(ctx, tx, by.Actor, *e); err != nil {
+					return nil, err
+				}
+			}
+			return all, nil
 		})
 }

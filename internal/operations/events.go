@@ -35,7 +35,7 @@ type EventFilter struct {
 // StoredEventParams select stored events, by a filter or by their ids.
 type StoredEventParams struct {
 	EventFilter
-	IDs EventIDs `json:"ids,omitzero"`
+	IDs IDs `json:"ids,omitzero"`
 }
 
 // EventParams select events of a list.

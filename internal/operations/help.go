@@ -72,6 +72,7 @@ var help = map[string]string{
 	"EffectParams.state":           oneOf("effect_state"),
 	"EffectParams.unknown_outcome": "true: only effects that have not ended and have a step with unknown outcome",
 	"EffectParams.until":           "planned " + untilHelp,
+	"EffectsParams.ids":            fmt.Sprintf("ids of effects, separated by commas, at most %d", MaxChangedEffects),
 	"EventName.id":                 eventHelp,
 	"EventParams.body": "a path in the body and the value there, in upper or lower case: data.object.customer=cus_1, " +
 		"orders[*].email=ada@example.org",

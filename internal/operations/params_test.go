@@ -55,7 +55,7 @@ func TestParse_otherForm_isRejected(t *testing.T) {
 		"publish": {"1", `publish "1": give true or false`},
 		"since":   {"soon", `since "soon": write an RFC 3339 time, a date, or how long ago`},
 		"rate":    {"fast", `rate "fast" is not a number`},
-		"ids":     {"1882151976960000001,x", `"x" is not an event id of Postern`},
+		"ids":     {"1882151976960000001,x", `"x" is not an id of Postern`},
 		"key":     {"a\x00", "key: the text contains the character U+0000"},
 		"reason":  {"a\xff", "reason: the text contains"},
 	} {
@@ -127,7 +127,8 @@ func TestHelp_everyParameter_hasOne(t *testing.T) {
 	for _, params := range []any{operations.AuditParams{}, operations.BacktestParams{},
 		operations.CompareParams{}, operations.CompensateParams{},
 		operations.ConflictParams{}, operations.DifferenceParams{}, operations.EffectParams{},
-		operations.ReasonParams{}, operations.RuleName{}, operations.EventName{}, operations.EventParams{},
+		operations.EffectsParams{}, operations.ReasonParams{}, operations.RuleName{}, operations.EventName{},
+		operations.EventParams{},
 		operations.NewTokenParams{},
 		operations.ObjectName{}, operations.ObjectParams{}, operations.OutcomeParams{}, operations.OverwriteParams{},
 		operations.PendingRefetchParams{},

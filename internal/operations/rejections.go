@@ -22,12 +22,12 @@ import (
 // RejectionSelection selects rejected deliveries, by their ids or by a filter; the zero value
 // selects all.
 type RejectionSelection struct {
-	IDs             EventIDs `json:"ids,omitzero"`
-	Source          string   `json:"source,omitzero"`
-	RejectionReason string   `json:"rejection_reason,omitzero" validate:"omitempty,rejection_reason"`
-	Since           Time     `json:"since,omitzero"`
-	Until           Time     `json:"until,omitzero"`
-	Cursor          string   `json:"cursor,omitzero"`
+	IDs             IDs    `json:"ids,omitzero"`
+	Source          string `json:"source,omitzero"`
+	RejectionReason string `json:"rejection_reason,omitzero" validate:"omitempty,rejection_reason"`
+	Since           Time   `json:"since,omitzero"`
+	Until           Time   `json:"until,omitzero"`
+	Cursor          string `json:"cursor,omitzero"`
 }
 
 // ReprocessParams select rejected deliveries to reprocess.

@@ -94,7 +94,7 @@ type RetryParams struct {
 	Status  string    `json:"status,omitzero" validate:"omitempty,retry_status"`
 	Failure string    `json:"failure,omitzero"`
 	Pattern string    `json:"failure_pattern,omitzero"`
-	IDs     EventIDs  `json:"ids,omitzero"`
+	IDs     IDs       `json:"ids,omitzero"`
 	Rate    *float64  `json:"rate,omitzero" validate:"omitnil,rate"`
 	RunRequest
 }

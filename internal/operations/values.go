@@ -105,17 +105,17 @@ func duration(text string) (time.Duration, error) {
 	return time.Duration(n) * 24 * time.Hour, err
 }
 
-// EventIDs are Postern's ids of events, in order and each once. A list that is not nil but empty
+// IDs are ids of Postern, in order and each once. A list that is not nil but empty
 // selects nothing.
-type EventIDs []int64
+type IDs []int64
 
 // UnmarshalText reads ids that are separated by commas.
-func (ids *EventIDs) UnmarshalText(b []byte) error {
-	all := EventIDs{}
+func (ids *IDs) UnmarshalText(b []byte) error {
+	all := IDs{}
 	for _, text := range strings.FieldsFunc(string(b), func(r rune) bool { return r == ',' || r == ' ' }) {
 		id, ok := events.ParseID(text)
 		if !ok {
-			return fmt.Errorf(": %q is not an event id of Postern", text)
+			return fmt.Errorf(": %q is not an id of Postern", text)
 		}
 		all = append(all, id)
 	}
@@ -125,7 +125,7 @@ func (ids *EventIDs) UnmarshalText(b []byte) error {
 }
 
 // MarshalText returns the ids, separated by commas.
-func (ids EventIDs) MarshalText() ([]byte, error) {
+func (ids IDs) MarshalText() ([]byte, error) {
 	var b []byte
 	for i, id := range ids {
 		if i > 0 {
