@@ -310,7 +310,7 @@ func TestRejections_listAndShow(t *testing.T) {
 	b := setup(t)
 	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
 		VALUES (1, 'wrong_signature', 'no v1 matches', '192.0.2.1', now(), '{"A":"b"}', 'abc', 900)`)
-	b.run(t, "rejections", "list", "--reason", "wrong_signature").want(t, 0, "no v1 matches", "")
+	b.run(t, "rejections", "list", "--rejection-reason", "wrong_signature").want(t, 0, "no v1 matches", "")
 	r := b.run(t, "rejections", "show", "1")
 	r.want(t, 0, "the signature does not match any configured secret; usually the secret is wrong", "")
 	r.want(t, 0, "900 bytes, truncated", "")

@@ -191,7 +191,8 @@ func TestFailures_groups_leadToTheRetry(t *testing.T) {
 	if !strings.Contains(p.text(), "the customer cus_… does not exist") || strings.Contains(p.text(), "unavailable") {
 		t.Errorf("%s", p.text())
 	}
-	want := Prefix + "runs/new/retry?failure=the+customer+cus_&status=dead&type=invoice.%2A"
+	want := Prefix + "runs/new/retry?failure_pattern=the+customer+cus_%E2%80%A6+does+not+exist&status=dead" +
+		"&type=invoice.%2A"
 	if links := strings.Join(p.links(), "\n"); !strings.Contains(links, want) {
 		t.Errorf("without %s: %s", want, links)
 	}

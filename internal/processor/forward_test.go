@@ -166,5 +166,6 @@ func TestForwards_redactionInProgress_forwardsNoState(t *testing.T) {
 	must(t, tx.Commit(t.Context()))
 	must(t, <-planned)
 	equal(t, "forwarded", []string{"2 null true"}, b.DB.QueryStrings(t, `
-		SELECT concat_ws(' ', c->>'revision', c->'state', c->>'redacted') FROM (SELECT template_data->'change' AS c FROM effects) e`))
+		SELECT concat_ws(' ', c->>'revision', c->'state', c->>'redacted')
+		FROM (SELECT template_data->'change' AS c FROM effects) e`))
 }
