@@ -73,12 +73,12 @@ CREATE TABLE tokens (
   used_on    date,
   CHECK (octet_length(digest) = 32),
   CHECK (name ~ '^[a-z0-9][a-z0-9_.-]{0,62}$'),
-  CHECK (role IN ('reader', 'operator'))
+  CHECK (role IN ('reader', 'approver', 'operator', 'operator,approver'))
 );
 COMMENT ON TABLE tokens IS
   'Access tokens of the HTTP API. A name is never used twice, so that the audit trail stays clear.';
 COMMENT ON COLUMN tokens.name IS 'Name of the token.';
-COMMENT ON COLUMN tokens.role IS 'reader or operator.';
+COMMENT ON COLUMN tokens.role IS 'reader, approver, operator or operator,approver.';
 COMMENT ON COLUMN tokens.digest IS 'SHA-256 of the token.';
 COMMENT ON COLUMN tokens.created_at IS 'Time at which the token was created.';
 COMMENT ON COLUMN tokens.created_by IS 'Operator who created it.';
@@ -100,6 +100,7 @@ CREATE TABLE audit (
   CHECK (action <> ''),
   CHECK (via IN ('token', 'console', 'loopback', 'command'))
 );
+CREATE INDEX audit_run ON audit (run) WHERE run IS NOT NULL;
 COMMENT ON TABLE audit IS 'Append-only trail of every change that an operator made by the HTTP API or a command.';
 COMMENT ON COLUMN audit.id IS 'Number of the entry.';
 COMMENT ON COLUMN audit.at IS 'Time of the change.';

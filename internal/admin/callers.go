@@ -1,11 +1,13 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 
@@ -45,9 +47,30 @@ func callerOf(c echo.Context) caller {
 	return sender
 }
 
-// authorize accepts callers with sufficient rights. least is the required role; "" means reader for
-// reading and for a PUT, with which a reader reports its own progress, and operator for anything
-// else.
+// decisions are the changes that an approver may make too. A star stands for one part of the path.
+var decisions = []string{"/api/v1/runs/*/approve", "/api/v1/rebuilds/*/swap", "/api/v1/effects/approve",
+	"/api/v1/effects/reject", "/api/v1/effects/*/approve", "/api/v1/effects/*/reject", "/api/v1/effects/*/resolve",
+	"/api/v1/effects/*/compensate"}
+
+// LeastRole returns the least role that a request needs: reader for reading and for a PUT, with
+// which a reader reports its own progress, approver for decisions, and operator for anything else.
+// address is a path or the pattern of a route.
+func LeastRole(method, address string) adminauth.Role {
+	matches := func(pattern string) bool {
+		is, _ := path.Match(pattern, address) // the patterns are valid
+		return is
+	}
+	switch {
+	case method == http.MethodGet || method == http.MethodHead || method == http.MethodPut:
+		return adminauth.Reader
+	case slices.ContainsFunc(decisions, matches):
+		return adminauth.Approver
+	}
+	return adminauth.Operator
+}
+
+// authorize accepts callers with sufficient rights. least is the required role; "" means that of
+// LeastRole.
 func (h *handler) authorize(least adminauth.Role) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -68,9 +91,7 @@ func (h *handler) authenticate(c echo.Context, least adminauth.Role) error {
 		return err
 	}
 	c.Set(callerKey, sender)
-	open := []string{http.MethodGet, http.MethodHead, http.MethodPut}
-	if sender.role != adminauth.Operator && (least == adminauth.Operator ||
-		!slices.Contains(open, c.Request().Method)) {
+	if !sender.role.Includes(cmp.Or(least, LeastRole(c.Request().Method, c.Path()))) {
 		return adminauth.ErrRole
 	}
 	return nil

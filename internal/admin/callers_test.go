@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,11 +73,20 @@ func TestAuthorize_roles_limitRoutes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true})
+	approver := token(t, b.db.Role(t, "operator"), "finance", adminauth.Approver)
+	both := token(t, b.db.Role(t, "operator"), "lead", adminauth.OperatorApprover)
+	decisions := []string{"/runs/1/approve", "/rebuilds/1/swap", "/effects/approve", "/effects/reject",
+		"/effects/1/approve", "/effects/1/reject", "/effects/1/resolve", "/effects/1/compensate"}
+	found := 0
 	for _, route := range routes(t, h) {
 		path := strings.NewReplacer(":run", "1", ":name", "x", ":id", "1", ":source", "stripe", ":type", "x",
 			":profile", "symbol").Replace(route.Path)
 		open := path == "/healthz" || path == "/readyz"
 		profile := strings.HasPrefix(path, "/debug/pprof")
+		decides := slices.Contains(decisions, strings.TrimPrefix(path, "/api/v1"))
+		if decides {
+			found++
+		}
 		for sender, tc := range map[string]struct {
 			authorization []string
 			refused       int
@@ -88,10 +98,13 @@ func TestAuthorize_roles_limitRoutes(t *testing.T) {
 			"two at once":   {[]string{"Bearer " + operator, "Bearer " + operator}, http.StatusUnauthorized},
 			"the bare text": {[]string{operator}, http.StatusUnauthorized},
 			"a reader":      {[]string{"Bearer " + reader}, http.StatusForbidden},
+			"an approver":   {[]string{"Bearer " + approver}, http.StatusForbidden},
 			"an operator":   {[]string{"bearer " + operator}, 0},
+			"both":          {[]string{"Bearer " + both}, 0},
 		} {
 			want := tc.refused
-			if open || want == http.StatusForbidden && route.Method == http.MethodGet && !profile {
+			if open || want == http.StatusForbidden && route.Method == http.MethodGet && !profile ||
+				decides && sender == "an approver" {
 				want = 0
 			}
 			res := request(h, route.Method, path, "postern.internal:8081", tc.authorization...)
@@ -107,6 +120,9 @@ func TestAuthorize_roles_limitRoutes(t *testing.T) {
 				t.Errorf("%s %s by %s: %v %s", route.Method, path, sender, res.Header(), res.Body)
 			}
 		}
+	}
+	if found != len(decisions) {
+		t.Errorf("%d routes are decisions, want %q", found, decisions)
 	}
 }
 
@@ -288,11 +304,13 @@ func TestMe_eachCaller_seesItsRights(t *testing.T) {
 		authorization []string
 		want          string
 	}{
-		{nil, `{"name":"","role":"operator","via":"loopback","allowed":["read","change","profile"],"process":"p"}`},
+		{nil, `{"name":"","role":"operator","via":"loopback","allowed":["read","decide","change","profile"],` +
+			`"process":"p"}`},
 		{[]string{"Bearer " + reader},
 			`{"name":"grafana","role":"reader","via":"token","allowed":["read"],"process":"p"}`},
 		{[]string{"Bearer " + operator},
-			`{"name":"deploy","role":"operator","via":"token","allowed":["read","change","profile"],"process":"p"}`},
+			`{"name":"deploy","role":"operator","via":"token","allowed":["read","decide","change","profile"],` +
+				`"process":"p"}`},
 	} {
 		res := request(h, http.MethodGet, "/api/v1/me", "localhost", tc.authorization...)
 		if got := strings.TrimSpace(res.Body.String()); got != tc.want {

@@ -134,10 +134,10 @@ func requireJSON(next echo.HandlerFunc) echo.HandlerFunc {
 
 // requesterOf returns the actor of a request. The response of a change is stored under the
 // request's idempotency key, if it has one.
-func requesterOf(c echo.Context) operations.Requester {
+func (h *handler) requesterOf(c echo.Context) operations.Requester {
 	sender, claim := callerOf(c), claimOf(c)
-	by := operations.Requester{Actor: adminauth.Actor{Name: sender.name, Via: adminauth.ViaLoopback,
-		Address: c.Request().RemoteAddr}}
+	by := operations.Requester{Separate: h.SeparateApprovals, Actor: adminauth.Actor{Name: sender.name,
+		Via: adminauth.ViaLoopback, Address: c.Request().RemoteAddr}}
 	switch {
 	case sender.name != "" && sender.console:
 		by.Via = adminauth.ViaConsole

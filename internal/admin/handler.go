@@ -49,6 +49,8 @@ type Options struct {
 	// RequireTokens denies callers without a token, except for /healthz and /readyz, and for
 	// /metrics with OpenMetrics. It must be set where the address is not loopback.
 	RequireTokens, OpenMetrics bool
+	// SeparateApprovals: an actor may not approve what he requested.
+	SeparateApprovals bool
 	// Endpoints returns the currently configured sources, for dry runs; nil: this process has none.
 	Endpoints func() []config.Endpoint
 	// Rules returns the currently configured effect rules; nil: this process has none.

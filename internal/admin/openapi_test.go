@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/idempotency"
@@ -220,9 +219,8 @@ func (s *schemas) operation(r route) object {
 			"pattern": about.id}})
 	}
 	o := object{"operationId": operationID(r), "summary": r.summary, "tags": []string{tagOf(r)},
-		"x-postern-role": adminauth.Reader, "responses": s.responses(r, ok)}
+		"x-postern-role": LeastRole(r.method, "/api/v1"+r.path), "responses": s.responses(r, ok)}
 	if r.method == http.MethodPost {
-		o["x-postern-role"] = adminauth.Operator
 		parameters = append(parameters, object{"$ref": "#/components/parameters/IdempotencyKey"})
 		ok["headers"] = object{replayedHeader: object{"description": "true: the response of an earlier request with " +
 			"the same key", "schema": object{"type": "string", "const": "true"}}}
@@ -265,7 +263,7 @@ func (s *schemas) result(r route) object {
 func (s *schemas) responses(r route, ok object) object {
 	all := object{"200": ok}
 	for name, p := range problemTypes {
-		onlyPOST := slices.Contains([]string{"role", "idempotency-key", "in-flight", "key-reused"}, name)
+		onlyPOST := slices.Contains([]string{"role", "own-request", "idempotency-key", "in-flight", "key-reused"}, name)
 		onlyDryRun := slices.Contains([]string{"busy", "too-many"}, name)
 		if name == "cursor-ended" && r.path != "/changes" && r.method != http.MethodPut ||
 			name == "cursor-back" && r.method != http.MethodPut {

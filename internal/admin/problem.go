@@ -54,7 +54,12 @@ var problemTypes = map[string]problemType{
 	"token": {http.StatusUnauthorized, "no token",
 		"Send a valid token: Authorization: Bearer postern_... (create one with postern token create)."},
 	"role": {http.StatusForbidden, "not allowed",
-		"A reader's token may only read. Send an operator's token (postern token create --role operator)."},
+		"The token's role does not allow this. A reader may read, an approver may also decide about effects and " +
+			"runs that await approval, and an operator may make every change. Send a token with the role that the " +
+			"request needs (postern token create --role ROLE)."},
+	"own-request": {http.StatusForbidden, "your own request",
+		"The token requested the run that it wants to approve, and approvals.separate is true. Ask somebody with " +
+			"another token of the role approver or operator."},
 	"idempotency-key": {http.StatusBadRequest, "invalid idempotency key",
 		"The header Idempotency-Key is longer than allowed, has other characters, or is sent twice."},
 	"in-flight": {http.StatusConflict, "request in progress",
@@ -116,6 +121,8 @@ func Describe(err error) *Problem {
 		return p
 	case errors.Is(err, adminauth.ErrRole):
 		return NewProblem("role", "")
+	case errors.Is(err, adminauth.ErrOwnRequest):
+		return NewProblem("own-request", err.Error())
 	case errors.Is(err, idempotency.ErrKey):
 		return NewProblem("idempotency-key", err.Error())
 	case errors.Is(err, adminauth.ErrInProgress):

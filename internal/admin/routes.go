@@ -28,8 +28,7 @@ import (
 )
 
 // route is an operation at a path below /api/v1. Its parameters are the parts of the path, and for
-// a GET the query, for a POST or PUT the members of the JSON body. A reader may GET and PUT, an
-// operator also POST.
+// a GET the query, for a POST or PUT the members of the JSON body. LeastRole says who may call it.
 type route struct {
 	method, path string
 	// summary says what the operation does, for the reference.
@@ -218,7 +217,7 @@ func post[P, T any](h *handler, path, summary string, do changing[P, T]) route {
 		if err := decode(c, &p); err != nil {
 			return nil, err
 		}
-		return do(ctx, h.Pool, p, requesterOf(c))
+		return do(ctx, h.Pool, p, h.requesterOf(c))
 	}
 	return route{http.MethodPost, path, summary, *new(P), reflect.TypeFor[T](), run, nil}
 }
@@ -242,7 +241,7 @@ func postEffect[P any](h *handler, path, summary string, do deciding[P]) route {
 		if err := decodeBody(c, &p); err != nil {
 			return nil, err
 		}
-		by := requesterOf(c)
+		by := h.requesterOf(c)
 		if store := by.StoreResult; store != nil {
 			by.StoreResult = func(ctx context.Context, tx pgx.Tx, all any) error {
 				return store(ctx, tx, &all.([]effects.View)[0])
@@ -296,7 +295,7 @@ func (h *handler) me(_ context.Context, c echo.Context) (any, error) {
 	if err := decode(c, &none{}); err != nil {
 		return nil, err
 	}
-	return operations.Me(requesterOf(c).Actor, callerOf(c).role, h.ProcessID), nil
+	return operations.Me(h.requesterOf(c).Actor, callerOf(c).role, h.ProcessID), nil
 }
 
 // withEndpoints makes an operation of one that reads events as the sources of this process define.

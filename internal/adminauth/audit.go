@@ -2,6 +2,7 @@ package adminauth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,6 +32,9 @@ type Actor struct {
 	// Address is the address of the request; "" for a command.
 	Address string
 }
+
+// Verified reports whether the name is that of a token, and not one that the caller chose.
+func (p Actor) Verified() bool { return p.Name != "" && (p.Via == ViaToken || p.Via == ViaConsole) }
 
 // String describes the actor in one text.
 func (p Actor) String() string {
@@ -83,6 +87,26 @@ func WriteAudit(ctx context.Context, db postgres.DB, actor Actor, e AuditEntry) 
 		return fmt.Errorf("write the audit of %s: %w", e.Action, err)
 	}
 	return nil
+}
+
+const requestedSQL = `SELECT a.run FROM audit a WHERE a.run = ANY($1::bigint[]) AND a.actor = $2
+	AND a.via IN ('token', 'console') AND a.action = ANY($3::text[]) ORDER BY a.run LIMIT 1`
+
+// requestActions are the actions that request a run.
+var requestActions = []string{"replay", "retry", "rebuild", "reconcile", "objects overwrite", "schedules run",
+	"retention run"}
+
+// RequestedRun returns the first of the runs that an actor requested; 0 for none. Only actors with
+// a token are compared.
+func RequestedRun(ctx context.Context, db postgres.DB, actor Actor, runs ...int64) (run int64, err error) {
+	if !actor.Verified() || len(runs) == 0 {
+		return 0, nil
+	}
+	err = db.QueryRow(ctx, requestedSQL, runs, actor.Name, requestActions).Scan(&run)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("find the requests of %s: %w", actor.Name, err)
+	}
+	return run, nil
 }
 
 // truncate shortens a long text, such as a list of ids.

@@ -26,11 +26,20 @@ const TokenPrefix = "postern_"
 // Role is what a token allows.
 type Role string
 
-// The roles: a reader may read everything except profiles; an operator may also make changes.
+// The roles: a reader may read everything except profiles. An approver may also decide about
+// effects and about runs that await approval. An operator may make every change.
 const (
-	Reader   Role = "reader"
-	Operator Role = "operator"
+	Reader           Role = "reader"
+	Approver         Role = "approver"
+	Operator         Role = "operator"
+	OperatorApprover Role = "operator,approver"
 )
+
+// ranks orders the roles: each one includes those below it. An unknown role includes none.
+var ranks = map[Role]int{Reader: 1, Approver: 2, Operator: 3, OperatorApprover: 3}
+
+// Includes reports whether the role may do everything that the role least may.
+func (r Role) Includes(least Role) bool { return ranks[r] > 0 && ranks[r] >= ranks[least] }
 
 // Token is a token without its secret, which is not stored.
 type Token struct {
@@ -51,6 +60,8 @@ type Token struct {
 var (
 	ErrUnknownToken = errors.New("the token does not exist, is revoked, or has expired")
 	ErrRole         = errors.New("the token's role does not allow this")
+	// ErrOwnRequest: the actor requested the thing that he wants to approve.
+	ErrOwnRequest = errors.New("another person must decide")
 )
 
 // newSecret creates a token of 260 random bits. It cannot be guessed, so a fast digest protects it
@@ -97,8 +108,9 @@ func CreateToken(ctx context.Context, db postgres.DB, name string, role Role, by
 	case !tokenName.MatchString(name):
 		return "", nil, fmt.Errorf("%w: token name %q: write lower case, digits, - _ and ., at most 63 characters",
 			events.ErrInvalid, name)
-	case role != Reader && role != Operator:
-		return "", nil, fmt.Errorf("%w: role %q: write reader or operator", events.ErrInvalid, role)
+	case ranks[role] == 0:
+		return "", nil, fmt.Errorf("%w: role %q: write reader, approver, operator or operator,approver",
+			events.ErrInvalid, role)
 	case isExpired(expires, time.Now()):
 		return "", nil, fmt.Errorf("%w: token %s would expire at %s, which is in the past", events.ErrInvalid, name,
 			events.Instant{Time: expires})

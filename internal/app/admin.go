@@ -63,7 +63,8 @@ func (a *App) addAdmin(ctx context.Context) error {
 	api := admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
 		Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
 		DeniedRequests: deniedRequests, Follower: follower, Changes: reader, RequireTokens: require, Tokens: tokens,
-		OpenMetrics: a.Config.Admin.OpenMetrics, ProcessID: a.id, Reprocessor: a.reprocessor,
+		SeparateApprovals: a.Config.Approvals.Separate,
+		OpenMetrics:       a.Config.Admin.OpenMetrics, ProcessID: a.id, Reprocessor: a.reprocessor,
 		Doctor:    environment,
 		Endpoints: func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
 		Rules:     a.effectRules})
@@ -114,7 +115,7 @@ func (a *App) withConsole(ctx context.Context, api http.Handler, o console.Optio
 	o.Rules = a.effectRules
 	o.API, o.Logger, o.Name = api, a.Logger, a.Config.Console.Name
 	o.Hosts, o.ReadOnly = a.Config.Console.Hosts, a.Config.Console.ReadOnly
-	o.Retention = retentionPolicy(a.Config)
+	o.Retention, o.SeparateApprovals = retentionPolicy(a.Config), a.Config.Approvals.Separate
 	o.Version, _ = telemetry.Version()
 	pages, err := console.New(o)
 	if err != nil {

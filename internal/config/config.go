@@ -32,6 +32,8 @@ type Config struct {
 	Admin Admin `yaml:"admin"`
 	// Console is the web console for operators. It is served on the admin address, below /console/.
 	Console Console `yaml:"console"`
+	// Approvals says who may approve runs and effects.
+	Approvals Approvals `yaml:"approvals"`
 	// Log configures the log that the process writes to standard error.
 	Log Log `yaml:"log"`
 	// Sources are the endpoints to which providers send deliveries, by name. The name is the last
@@ -343,6 +345,14 @@ type Console struct {
 	Hosts []string `yaml:"hosts" validate:"dive,hostname_rfc1123"`
 	// ReadOnly: true offers no changes in the console. The API and the commands are not affected.
 	ReadOnly bool `yaml:"read_only"`
+}
+
+// Approvals says who may approve runs and effects.
+type Approvals struct {
+	// Separate: true requires a second person. The token that requested a run may not approve this
+	// run, swap its rebuild, or approve, resolve or compensate effects that the run planned. It
+	// compares names of tokens, so it has no effect on callers without a token and on commands.
+	Separate bool `yaml:"separate"`
 }
 
 // AdminTLS are the PEM files of the admin address. The oldest supported version is TLS 1.2.

@@ -53,7 +53,7 @@ func (c *Console) change(w http.ResponseWriter, hr *http.Request) {
 	if err == nil {
 		err = c.checkForm(r)
 	}
-	if why := r.mayChange(); err == nil && why != "" {
+	if why := r.mayChange(hr.PostFormValue("path")); err == nil && why != "" {
 		err = admin.NewProblem("role", why)
 	}
 	if err == nil {
@@ -160,8 +160,8 @@ const typedFrom = 1001
 // things one of them. Errors: *admin.Problem.
 func checkTyped(form url.Values) error {
 	if form.Has("selection") && form.Get(paramPrefix+"ids") == "" {
-		return admin.NewProblem("invalid", "Nothing is selected, so nothing was changed. Go back, and check the box of "+
-			"at least one row.")
+		return admin.NewProblem("invalid", "Nothing is selected, so nothing was changed. Go back, and check the box "+
+			"of at least one row.")
 	}
 	if p := form.Get("path"); p != replaysPath && p != retriesPath {
 		return nil

@@ -167,6 +167,53 @@ func TestChange_selectedEffects_allOrNone(t *testing.T) {
 	}
 }
 
+// With approvals.separate, the page of a run disables the approval for its requester and says why,
+// and a forged form is rejected. Another operator approves it, and the page has both names. An
+// approver gets the decisions only.
+func TestChange_ownRun_isNotApproved(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, requireTokens, func(o *Options) { o.SeparateApprovals = true })
+	e.fill(t, "")
+	ada, bob := e.login(t, "ada", adminauth.Operator), e.login(t, "bob", adminauth.Approver)
+	started := ada.submit(t, ada.get(t, Prefix+"runs/new/replay?source=stripe&mode=force&since=1h"),
+		"Start the replay", "typed", "6", "p.reason", "test")
+	address := started.header.Get("Location")
+	e.db.Exec(t, `UPDATE effects SET run = $1::bigint`, strings.TrimPrefix(address, Prefix+"runs/"))
+	for path, label := range map[string]string{address: "Approve", Prefix + "effects/1": "Approve",
+		Prefix + "effects/2": "Resolve"} {
+		own, others := ada.get(t, path), bob.get(t, path)
+		if _, offered := own.forms()[label]; offered || !strings.Contains(own.text(), "the token ada requested run") {
+			t.Errorf("%s of ada: %s", path, own.text())
+		}
+		forged := others.forms()[label].values
+		if forged == nil {
+			t.Fatalf("%s of bob: %s", path, others.text())
+		}
+		forged.Set("form_token", ada.get(t, Prefix).forms()["Log out"].values.Get("form_token"))
+		forged.Set("p.reason", "mine")
+		if label == "Resolve" {
+			forged.Set("p.done", "false")
+			forged.Set("p.step", e.db.QueryStrings(t, `UPDATE effect_steps SET step = 'mail' WHERE effect = 2
+				RETURNING step`)[0])
+		}
+		if got := ada.post(t, Prefix+"do", forged); got.status != http.StatusForbidden {
+			t.Errorf("%s forged by ada: %d %s", path, got.status, got.text())
+		}
+	}
+	if got := bob.submit(t, bob.get(t, address), "Approve", "p.reason", "agreed"); got.status != http.StatusSeeOther {
+		t.Errorf("approved by bob: %d %s", got.status, got.text())
+	}
+	if text := bob.get(t, address).text(); !strings.Contains(text, "token ada, from") ||
+		!strings.Contains(text, "token bob, from") || !strings.Contains(text, "This needs the role operator.") {
+		t.Errorf("the run: %s", text)
+	}
+	if options := bob.get(t, Prefix+"effects").all("option"); slices.ContainsFunc(options, func(n *html.Node) bool {
+		return attribute(n, "value") == "/api/v1/effects/retry"
+	}) {
+		t.Error("an approver is offered a retry")
+	}
+}
+
 // Forms of other web sites, of other operators and of no page change nothing.
 func TestChange_foreignForms_areRejected(t *testing.T) {
 	t.Parallel()

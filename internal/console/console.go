@@ -49,6 +49,8 @@ type Options struct {
 	RequireTokens bool
 	// ReadOnly: no page offers a change, and none is executed.
 	ReadOnly bool
+	// SeparateApprovals: an operator may not approve what he requested.
+	SeparateApprovals bool
 	// Hosts are the host names by which browsers may reach the console, besides loopback names and
 	// IP addresses.
 	Hosts []string

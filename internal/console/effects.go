@@ -48,15 +48,16 @@ func effectRow(r *request, e *effects.Effect) []cell {
 	}
 	effect := codeLink(id(e.ID), effectPath(e.ID))
 	effect.Title = visible(e.Key)
-	return []cell{selectCell(r, e), effect, state, rule, r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), number(e.Attempts),
-		due, r.shortTime(e.PlannedAt.Time), shorten(e.Reason, 60)}
+	object := r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID)
+	return []cell{selectCell(r, e), effect, state, rule, object, number(e.Attempts), due,
+		r.shortTime(e.PlannedAt.Time), shorten(e.Reason, 60)}
 }
 
 // selectCell is the checkbox of an effect that a change of several effects accepts.
 func selectCell(r *request, e *effects.Effect) cell {
 	switch e.State {
 	case effects.AwaitingApproval, effects.Planned, effects.Failed, effects.Review:
-		if r.mayChange() == "" {
+		if r.mayChange(approveEffectsPath) == "" {
 			return cell{Select: id(e.ID), Title: "effect " + id(e.ID)}
 		}
 	case effects.Running, effects.Done, effects.Rejected, effects.Expired, effects.Superseded:
@@ -64,13 +65,15 @@ func selectCell(r *request, e *effects.Effect) cell {
 	return cell{}
 }
 
+const approveEffectsPath = "/api/v1/effects/approve"
+
 // selectionActions change the selected effects, all or none.
 func selectionActions(r *request, _ *operations.EffectParams) []action {
 	return []action{r.form(action{Label: "Change the selected effects", Reason: "required",
 		Text: fmt.Sprintf("All selected effects are changed, or none: at most %d. Approve: processors send their "+
-			"requests and mails. Reject: they end permanently, and steps that are done stay done. Retry: processors try "+
-			"the next step of each again now.", operations.MaxChangedEffects),
-		Paths: []value{{"approve", "/api/v1/effects/approve"}, {"reject", "/api/v1/effects/reject"},
+			"requests and mails. Reject: they end permanently, and steps that are done stay done. Retry: processors "+
+			"try the next step of each again now.", operations.MaxChangedEffects),
+		Paths: []value{{"approve", approveEffectsPath}, {"reject", "/api/v1/effects/reject"},
 			{"retry", "/api/v1/effects/retry"}}})}
 }
 
@@ -115,7 +118,7 @@ func effectPage(ctx context.Context, r *request) (*view, error) {
 		b.Text = "The template data was redacted, or cleared by retention. No request can be rendered any more."
 	}
 	v.Blocks = append(v.Blocks, b)
-	return v, nil
+	return v, r.separateApprovals(ctx, v, operations.EffectRuns(&e.Effect)...)
 }
 
 func reasonTone(s effects.State) string {

@@ -77,7 +77,8 @@ func newEnv(t testing.TB, change ...func(*Options)) *env {
 		f(&o)
 	}
 	e.api = admin.New(admin.Options{Pool: e.pool, Logger: testkit.Logger(t), RequireTokens: o.RequireTokens,
-		Tokens: o.Tokens, Endpoints: cfg.Endpoints,
+		SeparateApprovals: o.SeparateApprovals,
+		Tokens:            o.Tokens, Endpoints: cfg.Endpoints,
 		Reprocessor: &operations.Reprocessor{Pool: e.db.Role(t, "gateway"), Endpoints: cfg.Endpoints},
 		Rules:       cfg.Rules})
 	if o.API == nil {

@@ -207,7 +207,7 @@ func rejectionGroupRow(r *request, g *ingest.RejectionGroup) []cell {
 	if g.MoreRemotes > 0 {
 		from.Sub = "and " + describeCount(g.MoreRemotes, "other sender")
 	}
-	verify := cell{Text: "verify again", Title: r.mayChange()}
+	verify := cell{Text: "verify again", Title: r.mayChange("/api/v1/rejections/verify")}
 	if verify.Title == "" {
 		verify = button(link(verify.Text, query(verifyPath, "source", g.Source, "rejection_reason", g.Reason)))
 	}

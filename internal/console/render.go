@@ -134,8 +134,8 @@ func (c *Console) render(w http.ResponseWriter, r *request, status int, v *view)
 			t.Label = cmp.Or(v.Blocks[i].Heading, v.Title)
 		}
 		for j := range v.Blocks[i].Actions {
-			if a := &v.Blocks[i].Actions[j]; a.Disabled == "" && r.who.role != "" {
-				a.Disabled = r.mayChange()
+			if r.who.role != "" {
+				r.limitAction(&v.Blocks[i].Actions[j])
 			}
 		}
 	}
@@ -152,6 +152,17 @@ func (c *Console) render(w http.ResponseWriter, r *request, status int, v *view)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(b.Bytes()) // the client may have disconnected
+}
+
+// limitAction disables an action that the operator may not request. Of several changes it keeps
+// those that he may.
+func (r *request) limitAction(a *action) {
+	denied := r.mayChange(a.Path)
+	if a.Paths != nil {
+		denied = r.mayChange(a.Paths[0].Value)
+		a.Paths = slices.DeleteFunc(slices.Clone(a.Paths), func(p value) bool { return r.mayChange(p.Value) != "" })
+	}
+	a.Disabled = cmp.Or(denied, a.Disabled)
 }
 
 // problemView is the page of an error.

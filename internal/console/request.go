@@ -1,14 +1,19 @@
 package console
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"net/http"
+	"strings"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/operations"
 )
 
 // request is a request of an operator's browser.
@@ -34,13 +39,15 @@ type operator struct {
 	formToken string
 }
 
-// mayChange returns why the operator may not make changes, or "".
-func (r *request) mayChange() string {
+// mayChange returns why the operator may not make the change of a path of the API, or "". "" stands
+// for the path of any other change.
+func (r *request) mayChange(path string) string {
+	least := admin.LeastRole(http.MethodPost, path)
 	switch {
 	case r.c.ReadOnly:
 		return "This console is read-only (console.read_only)."
-	case r.who.role != adminauth.Operator:
-		return "Your token has the role reader. Changes need the role operator."
+	case !r.who.role.Includes(least):
+		return "Your token has the role " + string(r.who.role) + ". This needs the role " + string(least) + "."
 	}
 	return ""
 }
@@ -51,6 +58,25 @@ func (r *request) page() string {
 		return r.URL.RequestURI()
 	}
 	return ownPath(r.PostFormValue("page"))
+}
+
+// separateApprovals disables the approvals of a page about what runs do, if the operator requested
+// one of the runs and approvals.separate is set.
+func (r *request) separateApprovals(ctx context.Context, v *view, runs ...int64) error {
+	err := operations.OwnRequest(ctx, r.c.Pages, operations.Requester{Separate: r.c.SeparateApprovals,
+		Actor: adminauth.Actor{Name: r.who.name, Via: adminauth.ViaConsole}}, runs...)
+	if !errors.Is(err, adminauth.ErrOwnRequest) {
+		return err
+	}
+	for i := range v.Blocks {
+		for j := range v.Blocks[i].Actions {
+			a := &v.Blocks[i].Actions[j]
+			if admin.LeastRole(http.MethodPost, a.Path) == adminauth.Approver && !strings.HasSuffix(a.Path, "/reject") {
+				a.Disabled = sentenceCase(err.Error()) + "."
+			}
+		}
+	}
+	return nil
 }
 
 // newRequest identifies the operator of a request. The result is never nil. Errors: errNoSession.

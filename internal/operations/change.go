@@ -5,6 +5,7 @@ package operations
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,6 +18,8 @@ import (
 // Requester requests a change.
 type Requester struct {
 	adminauth.Actor
+	// Separate: an actor may not approve what he requested (approvals.separate).
+	Separate bool
 	// StoreResult stores the result in the transaction of the change, for a request with an
 	// idempotency key; nil for others.
 	StoreResult func(ctx context.Context, tx pgx.Tx, result any) error
@@ -25,6 +28,22 @@ type Requester struct {
 // ReasonParams are the reason for a change, which the audit stores.
 type ReasonParams struct {
 	Reason string `json:"reason,omitzero"`
+}
+
+// OwnRequest returns why an actor may not decide about what one of the runs does, or nil: he
+// requested that run, and both are known by their tokens. Run 0 is that of live events, which
+// nobody requests. Errors: adminauth.ErrOwnRequest.
+func OwnRequest(ctx context.Context, db postgres.DB, by Requester, runs ...int64) error {
+	if !by.Separate {
+		return nil
+	}
+	run, err := adminauth.RequestedRun(ctx, db, by.Actor, runs...)
+	if err != nil || run == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: the token %s requested run %d, and with approvals.separate its requester may not approve "+
+		"what it does. Ask somebody with another token of the role approver or operator", adminauth.ErrOwnRequest,
+		by.Name, run)
 }
 
 // changeTimeout limits the transaction of a change.

@@ -135,6 +135,21 @@ func ResolveEffect(ctx context.Context, pool *pgxpool.Pool, ids []int64, p Resol
 	})
 }
 
+// ownEffectChanges are the changes of effects that approve nothing, so their requester may make
+// them too.
+var ownEffectChanges = []string{"reject", "retry"}
+
+// effectRuns returns the runs that planned effects, or that repeated them.
+func effectRuns(all []effects.View) (runs []int64) {
+	for i := range all {
+		runs = append(runs, EffectRuns(&all[i].Effect)...)
+	}
+	return runs
+}
+
+// EffectRuns returns the runs that planned an effect, or that repeated it.
+func EffectRuns(e *effects.Effect) []int64 { return []int64{e.Run, int64(e.Forced)} }
+
 // MaxChangedEffects is the maximum number of effects that one request changes.
 const MaxChangedEffects = 100
 
@@ -153,6 +168,9 @@ func changeEffects(ctx context.Context, pool *pgxpool.Pool, ids []int64, name st
 	return change(ctx, pool, by, "effects "+name, reason,
 		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) ([]effects.View, error) {
 			all, err := do(ctx, tx)
+			if err == nil && !slices.Contains(ownEffectChanges, name) {
+				err = OwnRequest(ctx, tx, by, effectRuns(all)...)
+			}
 			if err != nil {
 				return nil, err
 			}

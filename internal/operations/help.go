@@ -115,7 +115,8 @@ var help = map[string]string{
 	"CompareParams.id": "number of the run",
 	"NewTokenParams.name": "name of the token, which the audit records: lower case, digits, - _ and .; a name is " +
 		"never used again",
-	"NewTokenParams.role": "reader (may read) or operator (may also make changes)",
+	"NewTokenParams.role": "reader (may read), approver (may also decide about effects and about runs that " +
+		"await approval), operator (may make every change), or operator,approver",
 	"ObjectKey.account": "tenant inside the source (Stripe account, Shopify shop); if absent, the account that has " +
 		"the object in the mirror, else the account of the API key",
 	"ObjectParams.id":               "the provider's id of the object",

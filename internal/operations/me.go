@@ -9,8 +9,8 @@ type Caller struct {
 	Role adminauth.Role `json:"role"`
 	// Via is how the caller was identified: token, or loopback, where no token is required.
 	Via adminauth.Via `json:"via"`
-	// Allowed lists what the caller may do: read (every GET), change (every POST) and profile
-	// (profiles of the process).
+	// Allowed lists what the caller may do: read (every GET), decide (the POST routes of the role
+	// approver), change (every POST) and profile (profiles of the process).
 	Allowed []string `json:"allowed"`
 	// Process is the id of the process that responded, as the list of processes has it.
 	Process string `json:"process"`
@@ -19,7 +19,10 @@ type Caller struct {
 // Me returns what an actor with a role may do. process is the id of this process.
 func Me(by adminauth.Actor, role adminauth.Role, process string) *Caller {
 	c := &Caller{Name: by.Name, Role: role, Via: by.Via, Allowed: []string{"read"}, Process: process}
-	if role == adminauth.Operator {
+	if role.Includes(adminauth.Approver) {
+		c.Allowed = append(c.Allowed, "decide")
+	}
+	if role.Includes(adminauth.Operator) {
 		c.Allowed = append(c.Allowed, "change", "profile")
 	}
 	return c

@@ -2,9 +2,11 @@ package operations
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
@@ -31,8 +33,12 @@ func Rebuild(ctx context.Context, pool *pgxpool.Pool, p RebuildParams, by Reques
 	if o.Source, err = sourceNumber(ctx, pool, p.Source); err != nil {
 		return nil, err
 	}
-	if o.Source == 0 {
+	switch {
+	case o.Source == 0:
 		return nil, invalid("name the source to rebuild")
+	case p.Swap && by.Separate && by.Verified():
+		return nil, fmt.Errorf("%w: with approvals.separate, a rebuild cannot be requested together with its swap. "+
+			"Leave out swap: somebody with another token swaps the staged objects", adminauth.ErrOwnRequest)
 	}
 	expected, err := events.Estimate(ctx, pool, &events.Filter{Source: o.Source, ObjectType: o.Type})
 	if err != nil {

@@ -9,8 +9,10 @@ func adminMutants() []mutant {
 	return []mutant{
 		one("lets a reader's token change things", "internal/admin "+
 			"Authorize_roles_limitRoutes|Authorize_malformedHeaders_areDenied",
-			"if who.role != access.Operator && (least == access.Operator || !reads) {",
-			"if who.role != access.Operator && least == access.Operator && !reads {"),
+			"if !sender.role.Includes(cmp.Or(least, LeastRole(c.Request().Method, c.Path()))) {",
+			"if !sender.role.Includes(least) {"),
+		one("lets the requester of a run approve it", "internal/admin SeparateApprovals",
+			"if !by.Separate {\nreturn nil\n}\n", "if by.Separate {\nreturn nil\n}\n"),
 		one("accepts a revoked token", "internal/adminauth",
 			"`t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > clock_now())`",
 			"`(t.expires_at IS NULL OR t.expires_at > clock_now())`"),
