@@ -1,4 +1,5 @@
--- The console: sessions of browsers, the processes of the instance, and how much they do.
+-- The console: sessions of browsers, the processes of the instance, how much they do,
+-- and stored reports.
 -- Locks: new tables only.
 -- +goose Up
 CREATE TABLE console_sessions (
@@ -161,11 +162,26 @@ COMMENT ON COLUMN activity_secrets.hour IS 'Number of the hour since 1970 (UTC).
 COMMENT ON COLUMN activity_secrets.verified IS 'Requests with a right signature.';
 COMMENT ON COLUMN activity_secrets.last_at IS 'Time at which a process last reported such a request.';
 
+CREATE TABLE verify_reports (
+  id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  stored_at timestamptz NOT NULL DEFAULT clock_now(),
+  stored_by text NOT NULL,
+  report    jsonb NOT NULL
+);
+COMMENT ON TABLE verify_reports IS 'The last 20 reports of postern verify --store-report.';
+COMMENT ON COLUMN verify_reports.id IS 'Number of the report.';
+COMMENT ON COLUMN verify_reports.stored_at IS 'Time at which it was stored.';
+COMMENT ON COLUMN verify_reports.stored_by IS 'Operator who stored it.';
+COMMENT ON COLUMN verify_reports.report IS
+  'The report as JSON, without the single violations: they have ids of objects, which a redaction would have to erase.';
+
 ALTER TABLE console_sessions OWNER TO postern_maintenance;
 ALTER TABLE processes OWNER TO postern_maintenance;
 ALTER TABLE activity_minutes OWNER TO postern_maintenance;
 ALTER TABLE activity_hours OWNER TO postern_maintenance;
 ALTER TABLE source_types OWNER TO postern_maintenance;
 ALTER TABLE activity_secrets OWNER TO postern_maintenance;
+ALTER TABLE verify_reports OWNER TO postern_maintenance;
+GRANT SELECT, INSERT, DELETE ON verify_reports TO postern_operator;
 GRANT SELECT, INSERT, UPDATE, DELETE ON console_sessions, processes, activity_minutes, activity_hours,
   source_types, activity_secrets TO postern_operator;

@@ -65,6 +65,7 @@ sources               gateway si operator s processor si(u)
 spools                gateway sidu operator sd processor s
 staged_objects        operator s processor sidu
 tokens                operator si(u)
+verify_reports        operator sid
 watermarks            operator s processor sidu
 `
 

@@ -2677,7 +2677,7 @@ CREATE TABLE postern.tokens (
     used_on date,
     CONSTRAINT tokens_digest_check CHECK ((octet_length(digest) = 32)),
     CONSTRAINT tokens_name_check CHECK ((name ~ '^[a-z0-9][a-z0-9_.-]{0,62}$'::text)),
-    CONSTRAINT tokens_role_check CHECK ((role = ANY (ARRAY['reader'::text, 'operator'::text])))
+    CONSTRAINT tokens_role_check CHECK ((role = ANY (ARRAY['reader'::text, 'approver'::text, 'operator'::text, 'operator,approver'::text])))
 );
 
 ALTER TABLE postern.tokens OWNER TO postern_maintenance;
@@ -2686,7 +2686,7 @@ COMMENT ON TABLE postern.tokens IS 'Access tokens of the HTTP API. A name is nev
 
 COMMENT ON COLUMN postern.tokens.name IS 'Name of the token.';
 
-COMMENT ON COLUMN postern.tokens.role IS 'reader or operator.';
+COMMENT ON COLUMN postern.tokens.role IS 'reader, approver, operator or operator,approver.';
 
 COMMENT ON COLUMN postern.tokens.digest IS 'SHA-256 of the token.';
 
@@ -2699,6 +2699,34 @@ COMMENT ON COLUMN postern.tokens.expires_at IS 'End of its validity. Null for no
 COMMENT ON COLUMN postern.tokens.revoked_at IS 'Time at which it was revoked. Null while it is valid.';
 
 COMMENT ON COLUMN postern.tokens.used_on IS 'Last day (UTC) on which the token was used.';
+
+CREATE TABLE postern.verify_reports (
+    id bigint NOT NULL,
+    stored_at timestamp with time zone DEFAULT postern.clock_now() NOT NULL,
+    stored_by text NOT NULL,
+    report jsonb NOT NULL
+);
+
+ALTER TABLE postern.verify_reports OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.verify_reports IS 'The last 20 reports of postern verify --store-report.';
+
+COMMENT ON COLUMN postern.verify_reports.id IS 'Number of the report.';
+
+COMMENT ON COLUMN postern.verify_reports.stored_at IS 'Time at which it was stored.';
+
+COMMENT ON COLUMN postern.verify_reports.stored_by IS 'Operator who stored it.';
+
+COMMENT ON COLUMN postern.verify_reports.report IS 'The report as JSON, without the single violations: they have ids of objects, which a redaction would have to erase.';
+
+ALTER TABLE postern.verify_reports ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME postern.verify_reports_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE postern.watermarks (
     source integer NOT NULL,
@@ -2882,8 +2910,13 @@ ALTER TABLE ONLY postern.tokens
 ALTER TABLE ONLY postern.tokens
     ADD CONSTRAINT tokens_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY postern.verify_reports
+    ADD CONSTRAINT verify_reports_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY postern.watermarks
     ADD CONSTRAINT watermarks_pkey PRIMARY KEY (source, account, subject);
+
+CREATE INDEX audit_run ON postern.audit USING btree (run) WHERE (run IS NOT NULL);
 
 CREATE UNIQUE INDEX changes_by_number ON postern.changes USING btree (number);
 
@@ -3222,6 +3255,8 @@ GRANT SELECT,INSERT ON TABLE postern.tokens TO postern_operator;
 GRANT UPDATE(revoked_at) ON TABLE postern.tokens TO postern_operator;
 
 GRANT UPDATE(used_on) ON TABLE postern.tokens TO postern_operator;
+
+GRANT SELECT,INSERT,DELETE ON TABLE postern.verify_reports TO postern_operator;
 
 GRANT SELECT ON TABLE postern.watermarks TO postern_operator;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.watermarks TO postern_processor;

@@ -167,6 +167,16 @@ func TestVerify_reportsViolationsAndProgress(t *testing.T) {
 	b.db.Exec(t, `DELETE FROM event_keys`)
 	b.run(t, "verify").want(t, 1, fmt.Sprintf(
 		"\n%d  stripe  -        -       it has no key  INSERT INTO postern.event_keys", id), "2 violations of 1 kind\n")
+	for range operations.KeptVerifyReports + 1 {
+		b.run(t, "verify", "--store-report").want(t, 1, "", "2 violations of 1 kind\n")
+	}
+	if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', count(*), max(id) - min(id),
+		min(report->'findings'->0->>'count'),
+		bool_or(report::text LIKE '%it has no key%'),
+		(SELECT count(*) FROM audit WHERE action = 'verify' AND target LIKE 'report % violations: 2'))
+		FROM verify_reports`); got[0] != "20 19 2 f 21" {
+		t.Errorf("the stored reports: %s", got[0])
+	}
 	b.run(t, "verify", "--most", "1").want(t, 1, "and 1 more\n", "2 violations")
 	var report verify.Report
 	if r := b.run(t, "verify", "-o", "json"); r.status != 1 || json.Unmarshal([]byte(r.out), &report) != nil ||

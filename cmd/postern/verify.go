@@ -29,8 +29,8 @@ func newVerifyCommand(c *cli) *cobra.Command {
 has its event, or retention has dropped its day; each event has its key, and an outcome or pending
 work; bodies match their fingerprints; each object, deleted ones included, is the result of its
 retained object and its events; no effect was planned twice or is in a state that no process can
-leave. Nothing is written. Unfinished work is shown with its age, and is a violation only beyond
---wait.
+leave. Nothing is written, except the report with --store-report. Unfinished work is shown with its
+age, and is a violation only beyond --wait.
 
 Violations are listed with their repair, --most of each kind, and make the exit status 1. The
 configuration of sources is from --config FILE, as processors have it. For sources that are not in
@@ -50,8 +50,10 @@ The snapshot is open until the end: meanwhile PostgreSQL cannot remove dead rows
 		example: `  postern verify
   postern verify --sample 10000 -o json
   postern verify --signatures --config /etc/postern/gateway.yaml
+  postern verify --store-report   # for example each night, so that the console shows the result
   postern verify --spool /var/lib/postern/spool`,
-		flags: []flag{{"signatures", "verify the signatures of stored deliveries again, as of their receipt", false}},
+		flags: []flag{{"signatures", "verify the signatures of stored deliveries again, as of their receipt", false},
+			{"store-report", "store the report without its single violations, for the console and the API", false}},
 		moreFlags: func(cmd *cobra.Command) {
 			cmd.Flags().Int64Var(&o.Sample, "sample", 0,
 				"check about this many objects and bodies, chosen at random (default all)")
@@ -103,6 +105,11 @@ func runVerify(x *call, o verify.Options) (err error) {
 	}
 	if err := show(x, r, err, printVerified); err != nil {
 		return err
+	}
+	if x.has("store-report") {
+		if err := operations.StoreVerifyReport(x.ctx, x.pool, r, operator()); err != nil {
+			return err
+		}
 	}
 	if n := r.Violations(); n > 0 {
 		return fmt.Errorf("%s of %s", countOf(int(n), "violation"), countOf(len(r.Findings), "kind"))

@@ -16,9 +16,9 @@ type DeniedRequests struct{ total *prometheus.CounterVec }
 func NewDeniedRequests(reg prometheus.Registerer) (*DeniedRequests, error) {
 	r := &DeniedRequests{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "postern_admin_rejections_total",
 		Help: "Requests to the admin address and logins to the console that were denied because of their caller, by " +
-			"reason: no_token (it sent none), token (its token is invalid), role (its token's role does not allow it), " +
-			"host (the host name is not a loopback name, although no token is required) or unread (PostgreSQL did not " +
-			"return the valid tokens)."}, []string{"reason"})}
+			"reason: no_token (it sent none), token (its token is invalid), role (the token's role does not allow " +
+			"it), host (the host name is not a loopback name, although no token is required) or unread (PostgreSQL " +
+			"did not return the valid tokens)."}, []string{"reason"})}
 	for _, reason := range []string{"no_token", "token", "role", "host", "unread"} {
 		r.total.WithLabelValues(reason)
 	}

@@ -223,6 +223,11 @@ func (b *testBundle) filled(t *testing.T) {
 		INSERT INTO processes (id, kind, host, pid, version, admin_address, started_at, reported_at, not_ready,
 			config_loaded_at, config_digest, can_reprocess)
 			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), 'no', now(), '', true);
+		INSERT INTO verify_reports (stored_by, report) VALUES ('ada@here', '{"at": "2026-01-02T03:04:05Z",
+			"checked": {"keys": 1}, "spools": [{"dir": "/spool", "files": [{"name": "a", "state": "damaged",
+			"oldest": "2026-01-02T03:04:05Z"}]}], "waiting": [{"work": "events", "count": 1,
+			"since": "2026-01-02T03:04:05Z", "seconds": 1.5}], "notes": ["a note"], "findings": [{"kind":
+			"key_differs", "count": 2, "means": "x", "remedy": "y"}]}');
 		INSERT INTO activity_minutes (minute, source, stored, applied)
 			VALUES (floor(extract(epoch FROM now()) / 60), 1, 2, 1);
 		INSERT INTO source_types VALUES (1, 'a', now() - interval '9 days', now() - interval '5 hours', 20),
@@ -249,7 +254,7 @@ var reads = []string{"/summary", "/sources", "/sources/stripe", "/sources/shop",
 	"/watermarks", "/refetches", "/effects", "/effects/1", "/effects/3", "/effects/3/data", "/effects/5",
 	"/effects/backtest?rule=receipt&since=2020-01-01", "/effects/rules",
 	"/effects/rules/receipt", "/stream", "/stream/republish-passes/1", "/spools",
-	"/spools/other", "/doctor", "/openapi.json"}
+	"/spools/other", "/doctor", "/reports/verify", "/openapi.json"}
 
 // everything is the API of a process that has sources, rules and a stream.
 func (b *testBundle) everything(t *testing.T) http.Handler {

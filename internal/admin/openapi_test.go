@@ -32,6 +32,7 @@ var operationIDs = map[string]string{
 	"GET /doctor":                   "getDoctorReport",
 	"GET /openapi.json":             "getOpenAPI",
 	"GET /rebuilds/:id/compare":     "compareRebuild",
+	"GET /reports/verify":           "getVerifyReport",
 	"POST /effects/approve":         "approveEffects",
 	"POST /effects/reject":          "rejectEffects",
 	"POST /effects/retry":           "retryEffects",

@@ -30,6 +30,7 @@ import (
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit/golden"
+	"github.com/postern-gateway/postern/internal/verify"
 	"github.com/postern-gateway/postern/internal/versioning"
 	"github.com/postern-gateway/postern/internal/watermarks"
 )
@@ -46,6 +47,9 @@ var typeNames = map[reflect.Type]string{
 	reflect.TypeFor[events.Item]():                 "Event",
 	reflect.TypeFor[events.Content]():              "EventContent",
 	reflect.TypeFor[events.Original]():             "OriginalEvent",
+	reflect.TypeFor[verify.Report]():               "IntegrityReport",
+	reflect.TypeFor[verify.Item]():                 "Violation",
+	reflect.TypeFor[verify.Spool]():                "CheckedSpool",
 	reflect.TypeFor[effects.View]():                "EffectDetail",
 	reflect.TypeFor[effects.Step]():                "EffectStep",
 	reflect.TypeFor[retention.View]():              "Retention",

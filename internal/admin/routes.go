@@ -194,6 +194,9 @@ func (h *handler) routes() []route {
 		get(h, "/doctor", "Check the configuration, the machine, PostgreSQL and NATS as this process has them, at "+
 			"most once a minute", h.examine),
 
+		get(h, "/reports/verify", "Show the newest report that postern verify --store-report stored, with its age",
+			operations.NewestVerifyReport),
+
 		get(h, "/openapi.json", "Describe this API as an OpenAPI 3.1 document", openAPI),
 	}
 }

@@ -154,8 +154,8 @@ func TestCreateToken_wrongValues_areRejected(t *testing.T) {
 		{"one", "reader", "a token one exists or existed", time.Time{}},
 		{"", "reader", "write lower case", time.Time{}},
 		{"Two", "reader", "write lower case", time.Time{}},
-		{"two", "", "write reader or operator", time.Time{}},
-		{"two", "root", "write reader or operator", time.Time{}},
+		{"two", "", "write reader, approver, operator or operator,approver", time.Time{}},
+		{"two", "root", "write reader, approver, operator or operator,approver", time.Time{}},
 		{"two", "reader", "is in the past", time.Now().Add(-time.Second)},
 	} {
 		if _, _, err := adminauth.CreateToken(t.Context(), b.operator, tc.name, adminauth.Role(tc.role), "ada",

@@ -254,6 +254,10 @@ var fillStatements = []string{
 	`INSERT INTO activity_secrets SELECT SOURCE, name, floor(extract(epoch FROM now()) / 3600) - hours, 9,
 		now() - hours * interval '1 h' FROM (VALUES ('first', 30), ('second' || TEXT, 0)) v (name, hours)
 	ON CONFLICT DO NOTHING`,
+	`INSERT INTO verify_reports (stored_by, report)
+	VALUES (TEXT, jsonb_build_object('at', now(), 'checked', jsonb_build_object('keys', 6), 'notes',
+		jsonb_build_array('a note about ' || TEXT), 'findings', jsonb_build_array(jsonb_build_object('kind', TEXT,
+		'count', 2, 'means', TEXT, 'remedy', TEXT))))`,
 	`INSERT INTO audit (actor, via, address, action, target, reason, run)
 	VALUES (TEXT, 'command', TEXT, 'replay', TEXT, TEXT, 1)`,
 	`INSERT INTO redactions (run, actor, reason, params, requested_by, events, objects, conflicts, rejections, began_at,

@@ -2,9 +2,12 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +21,7 @@ import (
 
 // healthBlocks read the blocks of the page about health, in their order.
 var healthBlocks = []func(ctx context.Context, r *request) ([]block, error){processBlocks, environmentBlocks,
-	backlogBlocks,
+	integrityBlocks, backlogBlocks,
 	spoolBlocks}
 
 // healthPage shows the state of the instance. A block that cannot be read says so, and the others
@@ -70,6 +73,50 @@ func environmentBlocks(ctx context.Context, r *request) ([]block, error) {
 	return []block{{ID: "environment", Heading: "Environment of this process", Table: problems},
 		{Heading: fmt.Sprintf("%d passed checks", len(passed.Rows)), Table: passed, Folded: true}}, nil
 }
+
+// integrityBlocks show the newest stored report of postern verify.
+func integrityBlocks(ctx context.Context, r *request) ([]block, error) {
+	t := &table{Columns: []string{"Violation", "Number", "Meaning", "What to do"},
+		Command: "postern verify --store-report", Curl: curlLine(r, "/api/v1/reports/verify", nil)}
+	b := block{ID: "integrity", Heading: "Integrity of the stored data", Table: t}
+	found, err := operations.NewestVerifyReport(ctx, r.c.Pages, struct{}{})
+	if errors.Is(err, events.ErrNotFound) {
+		t.Empty, t.Curl = "No report is stored. Run postern verify --store-report, for example each night: the newest "+
+			"report appears here.", ""
+		return []block{b}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.Empty = "The report has no violations."
+	age := time.Duration(found.AgeSeconds * float64(time.Second))
+	checked := make([]string, 0, len(found.Report.Checked))
+	for _, name := range slices.Sorted(maps.Keys(found.Report.Checked)) {
+		checked = append(checked, groupDigits(found.Report.Checked[name])+" "+name)
+	}
+	b.Fields = []field{{"As of", []cell{r.at(found.Report.At), text(agoText(age))}},
+		{"Checked", []cell{text(strings.Join(checked, ", "))}}, {"Stored by", []cell{text(found.StoredBy)}}}
+	if age > reportTooOld {
+		b.Notes = append(b.Notes, note{Tone: "warning", Text: "The report is old. Run postern verify " +
+			"--store-report on a schedule."})
+	}
+	if found.Violations > 0 {
+		b.Notes = append(b.Notes, note{Tone: "bad", Text: plural(found.Violations, "violation was found",
+			"violations were found") + ". postern verify lists each of them."})
+	}
+	for i := range found.Report.Findings {
+		f := &found.Report.Findings[i]
+		t.Rows = append(t.Rows, []cell{code(string(f.Kind)), number(f.Count), wide(text(sentence(f.Meaning))),
+			wide(text(sentence(f.Repair)))})
+	}
+	for _, n := range found.Report.Notes {
+		b.Notes = append(b.Notes, note{Tone: "info", Text: sentence(n)})
+	}
+	return []block{b}, nil
+}
+
+// reportTooOld is the age from which the page warns about a report.
+const reportTooOld = 8 * 24 * time.Hour
 
 // backlogBlocks show the distance between the log, the streams and the mirror.
 func backlogBlocks(ctx context.Context, r *request) ([]block, error) {

@@ -44,7 +44,7 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"retention":          {"Events30 days", "Keyswithout limit", "Retention has not run yet."},
 		"redactions":         {"Nothing was redacted."},
 		"health": {"Events without an outcome0", "NATS does not respond", "No gateway has registered a " +
-			"spool."},
+			"spool.", "No report is stored. Run postern verify --store-report"},
 		"help": {"g uRuns", "docs/reference/glossary.md"},
 	})
 	e.fill(t, "")
@@ -71,7 +71,7 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"reconciliation":                 {"events", "Newest reconciliations"},
 		"audit":                          {"as the command reported"},
 		"redactions":                     {"99"},
-		"health":                         {"Remove spool gone", "silent: the gateway may not run"},
+		"health":                         {"Remove spool gone", "2 violations were found", "6 keys"},
 	})
 	for path, want := range map[string]int{"runs/99": 404, "runs/x": 404, "runs/1?colour=red": 400, "effects/99": 404,
 		"effects/rules/none": 404, "effects/rules/receipt?since=soon": 400, "schedules/none": 404,

@@ -114,11 +114,11 @@ type Item struct {
 // Finding is a kind of violation with its items.
 type Finding struct {
 	Kind Kind `json:"kind"`
-	// Count is the number of violations; Items are the first of them.
+	// Count is the number of violations. Items are the first of them; a stored report has none.
 	Count   int64  `json:"count"`
 	Meaning string `json:"means"`
 	Repair  string `json:"remedy"`
-	Items   []Item `json:"items"`
+	Items   []Item `json:"items,omitempty"`
 }
 
 // Wait is unfinished work. It is a violation only when it is too old.
