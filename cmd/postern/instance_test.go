@@ -316,7 +316,7 @@ func TestToken_createListRevoke(t *testing.T) {
 	b.run(t, "token", "revoke", "nobody").want(t, 3, "", "token nobody: not found")
 	for want, args := range map[string][]string{
 		"a token deploy exists or existed": {"--role", "reader", "--name", "deploy"},
-		"write reader or operator":         {"--role", "root", "--name", "x"},
+		"write reader, approver, operator": {"--role", "root", "--name", "x"},
 		"write lower case":                 {"--role", "reader"},
 		"or how long from now":             {"--role", "reader", "--name", "x", "--expires", "soon"},
 		"which is in the past":             {"--role", "reader", "--name", "x", "--expires", "2020-01-01"},

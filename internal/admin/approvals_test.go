@@ -31,6 +31,7 @@ func TestSeparateApprovals_ownRequest_isDenied(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := changing(t)
+			b.moreEffects(t)
 			h, _, _ := b.guarded(t, admin.Options{SeparateApprovals: c.separate})
 			pool := b.db.Role(t, "operator")
 			tokens := map[string]string{"ada": "Bearer " + token(t, pool, "ada", adminauth.Operator),

@@ -89,11 +89,6 @@ func changing(t *testing.T) *testBundle {
 		SELECT name, CASE name WHEN 'old' THEN '0a0b0c0d' ELSE epochs[1] END, 0, NULL, now(), now(), 'me', NULL
 			FROM change_feed, unnest('{old,r}'::text[]) AS name`)
 	b.effects(t)
-	b.db.Exec(t, `INSERT INTO effects OVERRIDING SYSTEM VALUE SELECT (jsonb_populate_record(e, jsonb_build_object(
-			'effect', e.effect + n, 'key', 'more:' || e.effect + n))).*
-		FROM effects e JOIN (VALUES (1, 5), (1, 6), (1, 7), (4, 5)) AS d(effect, n) ON e.effect = d.effect;
-		INSERT INTO effect_steps SELECT (jsonb_populate_record(s, '{"effect": 9}')).* FROM effect_steps s
-			WHERE effect = 4`)
 	b.reject(t, 1, testSecret)
 	return b
 }
@@ -120,6 +115,16 @@ func (b *testBundle) effects(t *testing.T) {
 		FROM (VALUES (3, 'unknown'), (4, 'failed'), (5, 'done')) AS d(n, state)`)
 }
 
+// moreEffects copies effects: 6, 7 and 8 await approval as 1, and 9 failed as 4.
+func (b *testBundle) moreEffects(t *testing.T) {
+	t.Helper()
+	b.db.Exec(t, `INSERT INTO effects OVERRIDING SYSTEM VALUE SELECT (jsonb_populate_record(e, jsonb_build_object(
+			'effect', e.effect + n, 'key', 'more:' || e.effect + n))).*
+		FROM effects e JOIN (VALUES (1, 5), (1, 6), (1, 7), (4, 5)) AS d(effect, n) ON e.effect = d.effect;
+		INSERT INTO effect_steps SELECT (jsonb_populate_record(s, '{"effect": 9}')).* FROM effect_steps s
+			WHERE effect = 4`)
+}
+
 // state returns everything that an operator can change, as text.
 func (b *testBundle) state(t *testing.T) []string {
 	t.Helper()
@@ -143,6 +148,7 @@ const (
 func TestChange_everyRoute_isAudited(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
+	b.moreEffects(t)
 	want := map[string]bool{}
 	for _, r := range routes(t, b.handler) {
 		if r.Method == http.MethodPost { // a PUT is a reader's report of its own progress
@@ -237,6 +243,7 @@ func responseText(res *httptest.ResponseRecorder) string {
 func TestIdempotencyKey_everyRoute_changesOnce(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
+	b.moreEffects(t)
 	for _, c := range audited {
 		if c.action == "" {
 			continue

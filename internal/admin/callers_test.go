@@ -103,8 +103,8 @@ func TestAuthorize_roles_limitRoutes(t *testing.T) {
 			"both":          {[]string{"Bearer " + both}, 0},
 		} {
 			want := tc.refused
-			if open || want == http.StatusForbidden && route.Method == http.MethodGet && !profile ||
-				decides && sender == "an approver" {
+			reads := !profile && (route.Method == http.MethodGet || route.Method == http.MethodPut)
+			if open || want == http.StatusForbidden && (reads || decides && sender == "an approver") {
 				want = 0
 			}
 			res := request(h, route.Method, path, "postern.internal:8081", tc.authorization...)

@@ -284,6 +284,7 @@ effects:
 func TestOpenAPI_everyRoute_respondsAsDescribed(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
+	b.moreEffects(t)
 	b.filled(t)
 	b.invoices(t, 1, 2)
 	b.changed(t, "stripe", "plan", "p")
@@ -331,6 +332,7 @@ func TestOpenAPI_everyRoute_respondsAsDescribed(t *testing.T) {
 func TestOpenAPI_requiredParameters_equalHandlers(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
+	b.moreEffects(t)
 	d, err := loadDescription()
 	must(t, err)
 	for _, c := range audited {

@@ -111,7 +111,7 @@ func TestRejections_reprocess_storesVerifiedOnce(t *testing.T) {
 		`verify {"rejection_reason": "wrong"}`:                      "400 use one of missing_signature",
 		`verify {"source": "none"}`:                                 "400 known sources",
 		`verify {"reason": "wrong_signature"}`:                      "400 rejection_reason",
-		`reprocess {"reason": "x", "ids": "one"}`:                   "400 not an event id",
+		`reprocess {"reason": "x", "ids": "one"}`:                   "400 not an id",
 	} {
 		route, body, _ := strings.Cut(path, " ")
 		code, text, _ := strings.Cut(want, " ")
