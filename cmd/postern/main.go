@@ -91,8 +91,8 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 		newEffectsCommand(c), newNotifyCommand(c), newDriftCommand(c), newRunsCommand(c), newSchedulesCommand(c),
 		newRetentionCommand(c), newRedactCommand(c), newViewsCommand(c), newTokenCommand(c), newAuditCommand(c),
 		newVerifyCommand(c), newDoctorCommand(c), newStreamCommand(c), newFeedCommand(c), newSpoolCommand(c),
-		newExportCommand(c), newImportCommand(c), newSendCommand(c), newProvidersCommand(c), newTopCommand(c), newInitCommand(c),
-		newConfigCommand(c), newMigrateCommand(c), newHealthCommand(c), newVersionCommand(c))
+		newExportCommand(c), newImportCommand(c), newSendCommand(c), newProvidersCommand(c), newTopCommand(c),
+		newInitCommand(c), newConfigCommand(c), newMigrateCommand(c), newHealthCommand(c), newVersionCommand(c))
 	namePages(root)
 	return root
 }
