@@ -16,6 +16,7 @@ var pages = map[string]string{
 	"effects":    "how-to/approve-and-undo-effects.md",
 	"events":     "how-to/find-why-an-event-had-no-effect.md",
 	"export":     "how-to/export-and-import.md",
+	"feed":       "how-to/choose-a-feed.md",
 	"find":       "how-to/find-why-an-event-had-no-effect.md",
 	"health":     "how-to/monitor.md",
 	"import":     "how-to/export-and-import.md",
