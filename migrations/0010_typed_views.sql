@@ -30,16 +30,17 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
+-- Rounds first: float8 refuses a number as small as 1e-400.
 CREATE FUNCTION as_unix_time(field jsonb) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-  SELECT to_timestamp(jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= 0 '
-    '&& @ < 253402300800)')::float8)
+  SELECT to_timestamp(round(jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= 0 '
+    '&& @ < 253402300799)')::numeric, 6)::float8)
 $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 CREATE FUNCTION as_unix_ms_time(field jsonb) RETURNS timestamptz LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-  SELECT to_timestamp(jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= 0 '
-    '&& @ < 253402300800000)')::float8 / 1000)
+  SELECT to_timestamp(round(jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= 0 '
+    '&& @ < 253402300799000)')::numeric, 3)::float8 / 1000)
 $$;
 -- +goose StatementEnd
 

@@ -71,8 +71,8 @@ ALTER FUNCTION postern.as_time(field text) OWNER TO postern_maintenance;
 CREATE FUNCTION postern.as_unix_ms_time(field jsonb) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $_$
-  SELECT to_timestamp(jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= 0 '
-    '&& @ < 253402300800000)')::float8 / 1000)
+  SELECT to_timestamp(round(jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= 0 '
+    '&& @ < 253402300799000)')::numeric, 3)::float8 / 1000)
 $_$;
 
 ALTER FUNCTION postern.as_unix_ms_time(field jsonb) OWNER TO postern_maintenance;
@@ -80,8 +80,8 @@ ALTER FUNCTION postern.as_unix_ms_time(field jsonb) OWNER TO postern_maintenance
 CREATE FUNCTION postern.as_unix_time(field jsonb) RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $_$
-  SELECT to_timestamp(jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= 0 '
-    '&& @ < 253402300800)')::float8)
+  SELECT to_timestamp(round(jsonb_path_query_first(field, 'strict $ ? (@.type() == "number" && @ >= 0 '
+    '&& @ < 253402300799)')::numeric, 6)::float8)
 $_$;
 
 ALTER FUNCTION postern.as_unix_time(field jsonb) OWNER TO postern_maintenance;

@@ -25,12 +25,21 @@ function receive(change) {
 }
 
 const server = createServer(async (request, response) => {
-  const parts = [];
-  for await (const part of request) parts.push(part);
-  const body = Buffer.concat(parts);
-  if (!verify(request.headers, body)) return response.writeHead(401).end();
-  receive(JSON.parse(body));
-  response.writeHead(204).end();
+  try {
+    const parts = [];
+    let size = 0;
+    for await (const part of request) {
+      if ((size += part.length) > 1 << 20) return response.writeHead(413, { connection: "close" }).end();
+      parts.push(part);
+    }
+    const body = Buffer.concat(parts); // the signature is of these bytes, not of the parsed JSON
+    if (!verify(request.headers, body)) return response.writeHead(401).end();
+    receive(JSON.parse(body));
+    response.writeHead(204).end();
+  } catch (error) { // also a sender that disconnects
+    console.error(error.message);
+    response.writeHead(500).end(); // Postern sends it again
+  }
 });
 const [host, port] = (process.env.LISTEN ?? "127.0.0.1:0").split(":");
 server.listen(Number(port), host, () => console.log(`listening on http://${host}:${server.address().port}`));

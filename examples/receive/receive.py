@@ -8,6 +8,8 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 KEY = base64.b64decode(os.environ["FORWARD_SECRET"].removeprefix("whsec_"))
+if len(KEY) < 24:
+    raise SystemExit("FORWARD_SECRET is not a secret of Standard Webhooks")
 database = sqlite3.connect(os.environ.get("RECEIVER_DATABASE", "changes.db"))
 database.execute("""CREATE TABLE IF NOT EXISTS objects (source, account, type, id, revision, state,
     PRIMARY KEY (source, account, type, id))""")
@@ -26,8 +28,11 @@ def verify(headers, body):
 
 
 class Receiver(BaseHTTPRequestHandler):
+    timeout = 30  # a sender that stops in the middle of a message must not stop the others
+
     def do_POST(self):
-        body = self.rfile.read(min(int(self.headers.get("content-length", 0)), 1 << 20))
+        length = self.headers.get("content-length", "0")
+        body = self.rfile.read(min(int(length), 1 << 20) if length.isdecimal() else 0)
         valid = verify(self.headers, body)
         if valid:
             c = json.loads(body)  # in one transaction: the state, and the highest revision

@@ -452,6 +452,15 @@ func TestFeedCursors_reports_moveCursor(t *testing.T) {
 		got[0] != "feed set feed cursor shop, to "+first {
 		t.Errorf("the audit says %q", got)
 	}
+	// after a restore: the stored cursor was restored too, so its reader has read more than it says
+	b.db.Exec(t, `UPDATE change_feed SET server = 'another/00000001'`)
+	b.changed(t, "stripe", "plan", "c")
+	if code, _ := b.get(t, "/api/v1/changes?feed_cursor=shop"); code != 410 {
+		t.Errorf("changes after a cursor of an earlier epoch: %d", code)
+	}
+	if code, _ := b.put(t, "shop", `{"after": "`+first+`"}`); code != 200 {
+		t.Errorf("the reader's own cursor, which is before the restore: %d", code)
+	}
 	status, _ := b.post(t, "/api/v1/feed-epochs", "application/json", `{"reason": "a snapshot"}`)
 	if _, c = b.get(t, "/api/v1/feed-cursors/shop"); status != 200 || c["ended"] != true {
 		t.Errorf("%d: a cursor of an earlier epoch: %v", status, c)

@@ -77,6 +77,15 @@ func ReadFeed(ctx context.Context, db postgres.DB) (f Feed, err error) {
 // At returns the cursor of a number in the current epoch.
 func (f *Feed) At(number int64) Cursor { return Cursor{f.epochs[len(f.epochs)-1], number} }
 
+// checkNamed returns an error if a stored cursor is of an earlier epoch. After a restore, it was
+// restored too: its reader has read more than it says.
+func (f *Feed) checkNamed(c Cursor) error {
+	if c.Epoch != "" && c.Epoch != f.At(0).Epoch || c.Number > f.Newest {
+		return ErrCursorEnded
+	}
+	return nil
+}
+
 // Check returns the number of a cursor. A cursor of an earlier epoch is valid up to the number at
 // which each later epoch began: the changes up to it are the same. Errors: ErrCursorEnded.
 func (f *Feed) Check(c Cursor) (number int64, err error) {

@@ -54,7 +54,8 @@ type NamedCursor struct {
 func (c *NamedCursor) At() Cursor { return c.at }
 
 // stalledSQL is true for a named cursor c that stands still for longer than it may.
-const stalledSQL = `coalesce(c.behind_since < clock_now() - c.stalls_after, false)`
+const stalledSQL = `coalesce(c.behind_since < clock_now() - c.stalls_after
+	AND c.number < (SELECT f.newest FROM change_feed f), false)`
 
 // StalledSQL selects the names of cursors that stand still for longer than they may.
 const StalledSQL = `SELECT c.name FROM feed_cursors c WHERE ` + stalledSQL
@@ -70,11 +71,13 @@ FROM feed_cursors c `
 
 	showCursorSQL = cursorColumns + `WHERE c.name = $1`
 
-	lockCursorSQL = `SELECT c.epoch, c.number FROM feed_cursors c WHERE c.name = $1 FOR UPDATE`
+	lockCursorSQL = `SELECT c.epoch, c.number, c.moved_by FROM feed_cursors c WHERE c.name = $1 FOR UPDATE`
 
 	insertCursorSQL = `
 INSERT INTO feed_cursors AS c (name, epoch, number, stalls_after, created_at, moved_at, moved_by)
-SELECT $1, $2, $3, $4, clock_now(), clock_now(), $5 WHERE (SELECT count(*) FROM feed_cursors) < $6`
+SELECT $1, $2, $3, $4, clock_now(), clock_now(), $5 WHERE (SELECT count(*) FROM feed_cursors) < $6
+ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, number = excluded.number, moved_at = excluded.moved_at,
+  moved_by = excluded.moved_by`
 
 	moveCursorSQL = `
 UPDATE feed_cursors c SET epoch = $2, number = $3, stalls_after = CASE WHEN $6 THEN $4 ELSE c.stalls_after END,
@@ -86,7 +89,7 @@ WHERE c.name = $1`
 	// observeSQL records which cursors are behind.
 	observeSQL = `
 UPDATE feed_cursors c SET behind_since = clock_now() FROM change_feed f
-WHERE c.behind_since IS NULL AND c.number <> f.newest`
+WHERE c.behind_since IS NULL AND c.number < f.newest`
 )
 
 // Cursors lists the named cursors by name. Errors: events.ErrInvalid.
@@ -126,7 +129,7 @@ func (f *Feed) scanCursor(row pgx.CollectableRow) (c NamedCursor, err error) {
 	if stallsAfter != nil {
 		c.StallsAfter = new(stallsAfter.String())
 	}
-	_, ended := f.Check(c.at)
+	ended := f.checkNamed(c.at)
 	c.Cursor, c.Ended, c.LagChanges = c.at.String(), ended != nil, max(f.Newest-c.at.Number, 0)
 	return c, nil
 }
@@ -146,21 +149,22 @@ type CursorReport struct {
 }
 
 // MoveCursor stores a position under a name, for which it makes a cursor if there is none. It
-// reports whether a cursor was moved back. Errors: events.ErrInvalid, ErrCursorEnded,
-// ErrCursorBack.
-func MoveCursor(ctx context.Context, tx pgx.Tx, r CursorReport) (back bool, err error) {
+// reports whether the audit must have an entry: the cursor was moved back, or another caller moved
+// it before. Errors: events.ErrInvalid, ErrCursorEnded, ErrCursorBack.
+func MoveCursor(ctx context.Context, tx pgx.Tx, r CursorReport) (audited bool, err error) {
 	if !cursorName.MatchString(r.Name) {
 		return false, fmt.Errorf("%w: a cursor's name has up to 63 characters a-z 0-9 . _ -, and begins with a letter "+
 			"or digit", events.ErrInvalid)
 	}
-	feed, err := ReadFeed(ctx, tx)
-	if err != nil {
-		return false, err
-	}
 	var stored Cursor
-	err = tx.QueryRow(ctx, lockCursorSQL, r.Name).Scan(&stored.Epoch, &stored.Number)
+	var movedBy string
+	err = tx.QueryRow(ctx, lockCursorSQL, r.Name).Scan(&stored.Epoch, &stored.Number, &movedBy)
 	exists := err == nil
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return false, err
+	}
+	feed, err := ReadFeed(ctx, tx) // after the lock: it must not be older than the stored cursor
+	if err != nil {
 		return false, err
 	}
 	at := feed.At(0)
@@ -176,19 +180,20 @@ func MoveCursor(ctx context.Context, tx pgx.Tx, r CursorReport) (back bool, err 
 	case exists:
 		at = stored
 	}
+	audited = exists && movedBy != r.By
 	if number, ended := feed.Check(stored); ended == nil && at.Number < number {
-		if back = true; !r.Rewind {
+		if audited = true; !r.Rewind {
 			return true, ErrCursorBack
 		}
 	}
 	if exists {
 		_, err = tx.Exec(ctx, moveCursorSQL, r.Name, at.Epoch, at.Number, positive(r.StallsAfter), r.By,
 			r.StallsAfter != nil)
-		return back, err
+		return audited, err
 	}
 	tag, err := tx.Exec(ctx, insertCursorSQL, r.Name, at.Epoch, at.Number, positive(r.StallsAfter), r.By, maxCursors)
 	if err == nil && tag.RowsAffected() == 0 {
-		err = fmt.Errorf("%w: there are %d feed cursors already: remove those that nobody uses with postern feed "+
+		err = fmt.Errorf("%w: there are %d feed cursors already: remove unused ones with postern feed "+
 			"remove", events.ErrInvalid, maxCursors)
 	}
 	return false, err

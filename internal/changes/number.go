@@ -107,6 +107,6 @@ const unnumberedSQL = `SELECT EXISTS (SELECT FROM outbox WHERE NOT numbered)`
 
 // Unnumbered reports whether there are changes without a number.
 func Unnumbered(ctx context.Context, pool *pgxpool.Pool) (found bool, err error) {
-	err = pool.QueryRow(ctx, unnumberedSQL).Scan(&found)
+	err = pool.QueryRow(ctx, unnumberedSQL, pgx.QueryExecModeExec).Scan(&found) // as numberSQL
 	return found, err
 }

@@ -102,6 +102,9 @@ func readPage(ctx context.Context, db postgres.DB, q Query) (Page, error) {
 	}
 	if q.States && len(found) > 0 {
 		n, err := addStates(ctx, db, found, page.Items, q.MaxBytes)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("object %s of change %d is not in the mirror", found[0].ID, found[0].Number)
+		}
 		if err != nil {
 			return Page{}, fmt.Errorf("read the states of changes: %w", err)
 		}

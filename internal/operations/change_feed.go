@@ -59,6 +59,9 @@ func (p *ChangeParams) query(ctx context.Context, r *changes.Reader) (q changes.
 		if err != nil {
 			return q, 0, err
 		}
+		if named.Ended {
+			return q, 0, changes.ErrCursorEnded
+		}
 		q.After = named.At()
 	case !q.Latest:
 		q.After, err = changes.ParseCursor(p.After)

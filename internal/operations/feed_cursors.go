@@ -24,7 +24,8 @@ type FeedCursorParams struct {
 }
 
 // SetFeedCursor stores how far a reader has processed the changes. A reader's report of progress,
-// which is frequent, has no audit entry; a command, or one that moves a cursor back, has. Errors:
+// which is frequent, has no audit entry. A command has one, and so has a report that moves a cursor
+// back, or that of another token than before. Errors:
 // events.ErrInvalid, changes.ErrCursorEnded, changes.ErrCursorBack.
 func SetFeedCursor(ctx context.Context, pool *pgxpool.Pool, p FeedCursorParams,
 	by Requester) (*changes.NamedCursor, error) {
@@ -51,7 +52,7 @@ func SetFeedCursor(ctx context.Context, pool *pgxpool.Pool, p FeedCursorParams,
 	}
 	return change(ctx, pool, by, "feed set", strings.TrimSpace(p.Reason), func(ctx context.Context, tx pgx.Tx,
 		e *adminauth.AuditEntry) (*changes.NamedCursor, error) {
-		back, err := changes.MoveCursor(ctx, tx, r)
+		audited, err := changes.MoveCursor(ctx, tx, r)
 		if err != nil {
 			return nil, err
 		}
@@ -59,7 +60,7 @@ func SetFeedCursor(ctx context.Context, pool *pgxpool.Pool, p FeedCursorParams,
 		if err != nil {
 			return nil, err
 		}
-		if !back && by.Via != adminauth.ViaCommand {
+		if !audited && by.Via != adminauth.ViaCommand {
 			e.Action = ""
 		}
 		e.Target = fmt.Sprintf("feed cursor %s, to %s", p.Name, c.Cursor)

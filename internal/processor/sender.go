@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -205,9 +207,10 @@ func (s *sender) markSent(ctx context.Context, done map[int64]uint64) error {
 	if len(done) == 0 {
 		return nil
 	}
-	var ids, sequences []int64
-	for id, sequence := range done {
-		ids, sequences = append(ids, id), append(sequences, int64(sequence))
+	ids := slices.Sorted(maps.Keys(done)) // in one order, as other writers lock them
+	sequences := make([]int64, len(ids))
+	for i, id := range ids {
+		sequences[i] = int64(done[id])
 	}
 	if _, err := s.p.Pool.Exec(ctx, sentSQL, pgx.QueryExecModeExec, ids, sequences); err != nil {
 		return fmt.Errorf("mark %d batches of changes sent: %w", len(ids), err)

@@ -217,6 +217,9 @@ func TestCreate_hostileNames_giveReadableViews(t *testing.T) {
 	}
 }
 
+// tiny is smaller than every float8.
+var tiny = "0." + strings.Repeat("0", 399) + "1"
+
 // values are fields of states, with the values of columns of all kinds: boolean, bigint, numeric,
 // Unix time, milliseconds, RFC 3339, indexed text. - is null.
 var values = [][]string{
@@ -228,6 +231,7 @@ var values = [][]string{
 	{`1.5`, "-", "-", "1.5", "1970-01-01T00:00:01.5Z", "1970-01-01T00:00:00.0015Z", "-", "1.5"},
 	{`9223372036854775808`, "-", "-", "9223372036854775808", "-", "-", "-", "9223372036854775808"},
 	{`253402300800`, "-", "253402300800", "253402300800", "-", "1978-01-11T21:31:40.8Z", "-", "253402300800"},
+	{`1e-400`, "-", "-", tiny, "1970-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "-", tiny},
 	{`"1"`, "-", "-", "1", "-", "-", "-", "1"},
 	{`"1e5"`, "-", "-", "-", "-", "-", "-", "1e5"},
 	{`"NaN"`, "-", "-", "-", "-", "-", "-", "NaN"},

@@ -34,7 +34,7 @@ func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end 
 				"such step any more; say what happened with `postern effects resolve`", b.step))
 		}
 	}
-	step, undo, position := t.nextStep(r)
+	step, _, _ := t.nextStep(r)
 	if step == nil {
 		return nil, t.finished()
 	}
@@ -48,7 +48,8 @@ func nextCall(t *leasedEffect, r *rules.Rule, all destinationSet) (c *call, end 
 	if end := t.skipSteps(r); end != nil {
 		return nil, end
 	}
-	if step, undo, position = t.nextStep(r); step == nil {
+	step, undo, position := t.nextStep(r)
+	if step == nil {
 		return nil, t.finished()
 	}
 	c = &call{leasedEffect: t, rule: r, step: step, undo: undo, position: position}
