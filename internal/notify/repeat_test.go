@@ -276,6 +276,7 @@ OVERRIDING SYSTEM VALUE SELECT n, n::text, 1, 'r', 1, '', 't', n::text, n, 0, 'g
 func TestWatcher_stalledFeed_isReported(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `{oncall: {to: app, path: /alerts, conditions: [stalled_feeds]}}`)
+	b.db.Exec(t, `UPDATE change_feed SET newest = 1`)
 	b.db.Exec(t, `INSERT INTO feed_cursors (name, epoch, number, stalls_after, created_at, moved_at, moved_by,
 		behind_since)
 		SELECT name, '', 0, stalls, clock_now(), clock_now(), '', clock_now() - behind FROM (VALUES
