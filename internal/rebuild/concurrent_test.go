@@ -233,7 +233,8 @@ func TestSwap_eventsBeforeStep_areContained(t *testing.T) {
 				b := setup(t)
 				h := sim.Generate(r, providerKinds["own version"])
 				b.applyLiveShuffled(t, r, b.append(t, r, b.source, h.Events[:len(h.Events)/2]))
-				b.exec(t, `UPDATE objects SET state = '{"damaged": true}', version_at = version_at - 1`)
+				b.exec(t, `UPDATE objects SET state = '{"damaged": true}', version_at = version_at - 1
+				WHERE version_at > -9223372036854775808`)
 				rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: quickSettings()}
 				var ids []int64
 				once := sync.OnceFunc(func() {

@@ -206,7 +206,8 @@ func TestSwap_overwriteBetweenSteps_isKept(t *testing.T) {
 			w.appendEvent(t, "since", 3, `"object": {"n": "since"}`)
 			p := w.applier(t, nil)
 			must(t, errOf(p.ApplyStored(t.Context(), apply.Target{}, w.ids, false)))
-			w.exec(t, `UPDATE objects SET version_at = version_at - 1`)
+			w.exec(t, `UPDATE objects SET version_at = version_at - 1
+				WHERE version_at > -9223372036854775808`)
 			var overwritten sync.WaitGroup
 			once := sync.OnceFunc(func() {
 				ids := []int64{w.appendRefetch(t, "refetch", 4, &provider.Overwrite{Before: w.began, Actor: "me",
