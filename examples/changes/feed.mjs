@@ -13,13 +13,15 @@ for (;;) {
       headers: { Authorization: `Bearer ${token}` },
     });
     found = await response.json();
-  } catch {
-    await sleep(1000); // Postern is not there
+  } catch (error) {
+    console.error(error.message); // Postern does not respond
+    await sleep(1000);
     continue;
   }
   if (response.status === 410) {
-    own = empty(); // the mirror went back: start again
+    own = empty(); // the mirror was restored to an earlier state: start again
   } else if (!response.ok) {
+    console.error(response.status, found.detail); // such as 401: the token is wrong
     await sleep(1000);
   } else {
     // The state is null if it was redacted: the copy loses it too.

@@ -19,12 +19,14 @@ while True:
     try:
         found = page()
     except urllib.error.HTTPError as e:
-        if e.code == 410:  # the mirror went back: start again
+        if e.code == 410:  # the mirror was restored to an earlier state: start again
             own = {"cursor": "", "objects": {}}
         else:
+            print(e, file=sys.stderr)  # such as 401: the token is wrong
             time.sleep(1)
         continue
-    except (OSError, ValueError):  # Postern is not there
+    except (OSError, ValueError) as e:  # Postern does not respond
+        print(e, file=sys.stderr)
         time.sleep(1)
         continue
     for c in found["items"]:  # the state is null if it was redacted: the copy loses it too

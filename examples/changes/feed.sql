@@ -10,7 +10,7 @@ DECLARE place feed; current text;
 BEGIN
   SELECT * INTO place FROM feed FOR UPDATE; -- a second worker waits here
   SELECT epoch INTO current FROM mirror.change_feed;
-  IF place.epoch <> current THEN -- the first time, or the mirror went back: start again
+  IF place.epoch <> current THEN -- the first time, or after a restore or failover: start again
     DELETE FROM copies;
     place.number := 0;
     UPDATE feed SET epoch = current, number = 0;

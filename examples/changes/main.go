@@ -33,10 +33,10 @@ func main() {
 			_ = res.Body.Close()
 		}
 		switch {
-		case err == nil && res.StatusCode == http.StatusGone: // the mirror went back: start again
+		case err == nil && res.StatusCode == http.StatusGone: // the mirror was restored: start again
 			own = page{Objects: map[string]json.RawMessage{}}
 		case err != nil || res.StatusCode != http.StatusOK:
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // e.g. 401: print the status if the token may be wrong
 		default:
 			for _, c := range found.Items {
 				own.Objects[c.Source+" "+c.Account+" "+c.Type+" "+c.ID] = c.State

@@ -31,8 +31,8 @@ type ReasonParams struct {
 }
 
 // OwnRequest returns why an actor may not decide about what one of the runs does, or nil: he
-// requested that run, and both are known by their tokens. Run 0 is that of live events, which
-// nobody requests. Errors: adminauth.ErrOwnRequest.
+// requested that run, and both are known by their tokens. Run 0 is that of live events and has no
+// requester. Errors: adminauth.ErrOwnRequest.
 func OwnRequest(ctx context.Context, db postgres.DB, by Requester, runs ...int64) error {
 	if !by.Separate {
 		return nil

@@ -256,7 +256,7 @@ func TestFollower_watchers_endWithCauses(t *testing.T) {
 	}
 }
 
-// A watcher that still reads stored events ends with the follower, also if nobody takes its events.
+// A watcher that still reads stored events ends with the follower, also if its events are not read.
 func TestFollower_closedWhileEventsAreRead_ends(t *testing.T) {
 	t.Parallel()
 	f := newFollow(t)

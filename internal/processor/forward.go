@@ -14,9 +14,8 @@ import (
 )
 
 // forwarder plans the effects that forward changes to the addresses of the configuration. It reads
-// the rows of the outbox that are still to be forwarded, whoever inserted them: an apply
-// transaction, a redaction, a rebuild or an announcement. It plans them and marks the rows in one
-// transaction.
+// the rows of the outbox that are still to be forwarded, of every writer: an apply transaction, a
+// redaction, a rebuild or an announcement. It plans them and marks the rows in one transaction.
 type forwarder struct {
 	p *Processor
 	// due tells run that a transaction has added changes.
