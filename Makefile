@@ -36,15 +36,8 @@ test: prerequisites ## run all tests, with a private PostgreSQL and JetStream, a
 test-browser: prerequisites ## operate the console with Chromium: clicks, keys, hostile events, foreign pages, accessibility
 	cd test/browser && go test -count=1 -timeout $(TIMEOUT) .
 
-test-long: prerequisites ## all tests for nights and releases, over two hours: full seeds, race detector, ten minutes of chaos, mutants
-	go test -timeout 2h ./...
-	go test -race -timeout 2h ./...
-	cd test/oracles && go test -timeout 2h .
-	cd bench && go test -timeout 2h ./...
-	@$(CHAOS) $(ARGS)
-	@$(CHAOS) -mutants
-	go test ./test/effects -timeout 2h -effects.mutants all
-	go run ./test/mutants
+test-long: prerequisites ## all tests for nights and releases: all histories, race detector, ten minutes of chaos, mutants (ARGS="STEP..." runs some steps)
+	.ci/long $(ARGS)
 
 check: ## format, vet, staticcheck, architecture, modules, generated pages: what CI runs after the tests
 	@bad=$$(gofmt -l .); if [ -n "$$bad" ]; then echo "run gofmt -w on:"; echo "$$bad"; exit 1; fi

@@ -26,7 +26,7 @@ var lengths = []lengthLimit{
 	{glob: "docs/benchmarks.md", words: 2300},
 	{glob: "docs/decisions/*.md", words: 4700, pages: 20, each: 250},
 	{glob: "docs/reference/feeds.md", words: 1600},
-	{glob: "docs/reference/glossary.md", words: 1600},
+	{glob: "docs/reference/glossary.md", words: 1700},
 }
 
 // lengthLimit limits the pages that match a glob: their words in total, their number, and the words

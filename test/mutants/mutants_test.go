@@ -4,7 +4,6 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -117,39 +116,5 @@ func TestPage_everyMutant_hasItsRow(t *testing.T) {
 		if row {
 			t.Errorf("docs/reference/mutants.md has %q, which is no mutant", name)
 		}
-	}
-}
-
-// A replacement may name code that its pattern does not match. A rename of that code breaks the
-// mutant.
-func TestMutants_each_builds(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds more than a hundred programs")
-	}
-	t.Parallel()
-	in, err := sources("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range mutants() {
-		t.Run(m.name, func(t *testing.T) {
-			t.Parallel()
-			changed, err := m.apply(in)
-			if err != nil {
-				t.Fatal(err)
-			}
-			overlay, err := writeOverlay(t.TempDir(), changed)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for file := range changed {
-				build := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay,
-					"./"+filepath.Base(filepath.Dir(file)))
-				build.Dir = filepath.Dir(filepath.Dir(file))
-				if out, err := build.CombinedOutput(); err != nil {
-					t.Errorf("%s: %v\n%s", file, err, out)
-				}
-			}
-		})
 	}
 }
