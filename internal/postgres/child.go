@@ -99,9 +99,9 @@ func serverArgs(data, socket string, fast bool, additional []string) []string {
 		"max_connections=100", "max_locks_per_transaction=256", "shared_buffers=128MB", "max_wal_size=4GB",
 		"timezone=UTC", "log_timezone=UTC", "log_line_prefix=%m [%p] %q%a ",
 	}
-	if fast {
+	if fast { // mmap: shared memory of a killed server is removed with its directory
 		settings = append(settings, "fsync=off", "full_page_writes=off", "max_connections=400", "max_wal_size=1GB",
-			"shared_buffers=32MB")
+			"shared_buffers=32MB", "dynamic_shared_memory_type=mmap")
 	}
 	args := []string{"-D", data}
 	for _, s := range append(settings, additional...) {

@@ -45,8 +45,8 @@ func JetStreamMaxPayload(t testing.TB, bytes int32) *Server {
 	return s
 }
 
-// scratch returns a directory that is removed with the test. Writes of a store to a disk cost a fifth
-// of the processor time of its tests.
+// scratch returns a directory that is removed with the test. Writes of a store to a disk cost a
+// fifth of the processor time of its tests.
 func scratch(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(ScratchDir(), clusterPrefix)
