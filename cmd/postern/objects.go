@@ -173,7 +173,7 @@ processors publish within about a second. The command asks first.`,
 			if err != nil {
 				return err
 			}
-			return x.printf(map[string]int{"objects": n}, "%s will be announced.", countOf(n, "object"))
+			return x.printf(n, "%s will be announced.", countOf(n.Objects, "object"))
 		},
 	}.build(c)
 }

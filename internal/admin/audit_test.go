@@ -50,6 +50,8 @@ var audited = []changed{
 	{"/objects/overwrite", "/objects/overwrite",
 		`{"source": "stripe", "type": "order", "object_id": "7", "reason": "why"}`,
 		"objects overwrite", "object_id=7&overwrite=true&source=stripe&type=order"},
+	{"/objects/announce", "/objects/announce", `{"source": "stripe", "type": "order", "reason": "why"}`,
+		"objects announce", "source=stripe&type=order"},
 	{"/spools/:name/remove", "/spools/gone/remove", `{"reason": "why"}`, "spool remove",
 		"spool gone, here:/spool, last reported with 3 deliveries"},
 	{"/feed-cursors/:name/remove", "/feed-cursors/old/remove", `{"reason": "why"}`, "feed remove",

@@ -124,7 +124,7 @@ func TestCheck_valuesOutsideTheirSet_areRejected(t *testing.T) {
 func TestHelp_everyParameter_hasOne(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
-	for _, params := range []any{operations.AuditParams{}, operations.BacktestParams{},
+	for _, params := range []any{operations.AnnounceParams{}, operations.AuditParams{}, operations.BacktestParams{},
 		operations.CompareParams{}, operations.CompensateParams{},
 		operations.ConflictParams{}, operations.DifferenceParams{}, operations.EffectParams{},
 		operations.EffectsParams{}, operations.ReasonParams{}, operations.RuleName{}, operations.EventName{},

@@ -92,23 +92,37 @@ type AnnounceParams struct {
 	Reason string `json:"reason,omitzero"`
 }
 
-// Announce makes the running processors publish objects of the mirror to the feed of changes again.
-// It returns the number of objects. Errors: events.ErrNotFound for an unknown source,
+// Announced says what will be published again.
+type Announced struct {
+	// Objects is the number of objects that the running processors publish again.
+	Objects int `json:"objects"`
+}
+
+// Announce makes the running processors publish objects of the mirror to the feed of changes again:
+// all that are selected, or none after an error. Errors: events.ErrNotFound for an unknown source,
 // events.ErrInvalid.
-func Announce(ctx context.Context, pool *pgxpool.Pool, p AnnounceParams, by Requester) (objects int, err error) {
+func Announce(ctx context.Context, pool *pgxpool.Pool, p AnnounceParams, by Requester) (*Announced, error) {
 	if err := CheckStorable("type", p.Type); err != nil {
-		return 0, err
+		return nil, err
 	}
 	var source int32
 	if p.Source != "" {
+		var err error
 		if source, err = existingSource(ctx, pool, p.Source); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
-	// this change has many transactions, so its entry is written first, even if it is interrupted
-	if err := adminauth.WriteAudit(ctx, pool, by.Actor, adminauth.AuditEntry{Action: "objects announce",
-		Target: encode(map[string]string{"source": p.Source, "type": p.Type}), Reason: p.Reason}); err != nil {
-		return 0, err
-	}
-	return processor.Announce(ctx, pool, source, p.Type)
+	return change(ctx, pool, by, "objects announce", strings.TrimSpace(p.Reason),
+		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*Announced, error) {
+			n, err := processor.Announce(ctx, tx, source, p.Type)
+			if ctx.Err() != nil {
+				return nil, invalid("the mirror has too many of these objects to announce them in %s: select a source "+
+					"and a type", changeTimeout)
+			}
+			if err != nil {
+				return nil, err
+			}
+			e.Target = encode(map[string]string{"source": p.Source, "type": p.Type})
+			return &Announced{Objects: n}, nil
+		})
 }

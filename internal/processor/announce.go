@@ -2,30 +2,28 @@ package processor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// announceSQL takes one page of objects after the given key, in key order, and inserts them as one
-// row of the outbox. The row is a minute old at once, so that the next resend publishes it, unless
-// changes.publish_after is longer. It is not older, because age is the sign that nothing publishes.
+// announceSQL inserts rows of the outbox for objects in key order. The rows are a minute old at
+// once, so that the next resend publishes them, unless changes.publish_after is longer. They are
+// not older, because age is the sign that nothing publishes.
 const announceSQL = `
-WITH page AS MATERIALIZED (
-  SELECT o.source, o.account, o.object_type, o.object_id FROM objects o
-  WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4) AND o.version_at > -9223372036854775808
-    AND ($5::int = 0 OR o.source = $5) AND ($6::text = '' OR o.object_type = $6)
-  ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $7
+WITH numbered AS (
+  SELECT o.source, o.account, o.object_type, o.object_id,
+    (row_number() OVER (ORDER BY o.source, o.account, o.object_type, o.object_id) - 1) / $3 AS page
+  FROM objects o
+  WHERE o.version_at > -9223372036854775808 AND ($1::int = 0 OR o.source = $1) AND ($2::text = '' OR o.object_type = $2)
 ), put AS (
   INSERT INTO outbox (sources, accounts, types, ids, created_at, numbered, forward_pending)
-  SELECT array_agg(p.source), array_agg(p.account), array_agg(p.object_type), array_agg(p.object_id),
-  	clock_now() - interval '1 minute', true, true
-  FROM page p HAVING count(*) > 0
+  SELECT array_agg(n.source), array_agg(n.account), array_agg(n.object_type), array_agg(n.object_id),
+    clock_now() - interval '1 minute', true, true
+  FROM numbered n GROUP BY n.page ORDER BY n.page
+  RETURNING cardinality(ids) AS objects
 )
-SELECT p.source, p.account, p.object_type, p.object_id, (SELECT count(*) FROM page)
-FROM page p ORDER BY p.source DESC, p.account DESC, p.object_type DESC, p.object_id DESC LIMIT 1`
+SELECT coalesce(sum(put.objects), 0) FROM put`
 
 // announcePageSize is the number of objects in one row of the outbox.
 const announcePageSize = 200
@@ -33,22 +31,10 @@ const announcePageSize = 200
 // Announce makes the running processors publish every object of the mirror to the feed of changes
 // again, with its current revision. It serves a new consumer, and a stream that lost more than the
 // outbox retains. Source 0 and type "" select all. It returns the number of objects that will be
-// announced. A second call after an error announces some objects twice, which is harmless.
-func Announce(ctx context.Context, pool *pgxpool.Pool, source int32, objectType string) (objects int, err error) {
-	var last struct {
-		source              int32
-		account, typ, objID string
+// announced.
+func Announce(ctx context.Context, db postgres.DB, source int32, objectType string) (objects int, err error) {
+	if err := db.QueryRow(ctx, announceSQL, source, objectType, announcePageSize).Scan(&objects); err != nil {
+		return 0, fmt.Errorf("announce objects: %w", err)
 	}
-	for {
-		var n int
-		err := pool.QueryRow(ctx, announceSQL, last.source, last.account, last.typ, last.objID, source, objectType,
-			announcePageSize).Scan(&last.source, &last.account, &last.typ, &last.objID, &n)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return objects, nil
-		}
-		if err != nil {
-			return objects, fmt.Errorf("announce objects after %s %s: %w", last.typ, last.objID, err)
-		}
-		objects += n
-	}
+	return objects, nil
 }
