@@ -32,8 +32,8 @@ import (
 // file.
 const reading = `audit list|config check|conflicts list|conflicts show|dev|doctor|drift report|drift show
 effects list|effects backtest|effects show|events list|events show|events tail|export|feed list|find|health
-refetches list|init|migrate status|notify test|objects list|objects show|outcomes list|providers list|providers show
-providers test
+refetches list|init|migrate status|notify test|objects history|objects list|objects show|outcomes failures
+outcomes list|providers list|providers show|providers test
 rebuild compare|redact list|redact pending|rejections list|rejections show|rejections verify|retention show
 runs list|runs show|runs watch|schedules list|schedules show|send|serve|spool list|stream status|token list|top
 verify|version|views list`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -181,7 +182,46 @@ func newOutcomesCommand(c *cli) *cobra.Command {
 			{"REASON", func(o events.Outcome) any { return o.Reason }},
 		},
 		emptyText: "No outcomes.",
-	}.newCommand(c))
+	}.newCommand(c), newOutcomesFailuresCommand(c))
+}
+
+func newOutcomesFailuresCommand(c *cli) *cobra.Command {
+	return command{
+		use: "failures", short: "Group the newest failed and dead events by reason",
+		long: `Group the newest failed and dead events by reason. In a reason, … stands for a part that
+differs between the events, such as an id.`,
+		example: `  postern outcomes failures --since 1d
+  postern outcomes failures --status dead -o json`,
+		params: operations.Params(operations.FailureParams{}),
+		run: func(x *call) error {
+			p, err := parse[operations.FailureParams](x)
+			if err != nil {
+				return err
+			}
+			found, err := operations.FailuresByReason(x.ctx, x.pool, p)
+			return show(x, found, err, printFailures)
+		},
+	}.build(c)
+}
+
+func printFailures(x *call, found *operations.FailureGroups) error {
+	out := &listPrinter[operations.FailureGroup]{out: x.out, emptyText: "No event has failed or is dead.",
+		columns: []column[operations.FailureGroup]{
+			{"EVENTS", func(g operations.FailureGroup) any { return g.Count }},
+			{"STATUS", func(g operations.FailureGroup) any { return g.Status }},
+			{"LAST", func(g operations.FailureGroup) any { return g.LastAt }},
+			{"NEXT ATTEMPT", func(g operations.FailureGroup) any { return g.NextDue }},
+			{"SOURCES", func(g operations.FailureGroup) any { return strings.Join(g.Sources, ", ") }},
+			{"EXAMPLE", func(g operations.FailureGroup) any { return g.ExampleEvent }},
+			{"REASON", func(g operations.FailureGroup) any { return g.Pattern }},
+		}}
+	if err := out.add(found.Items); err != nil {
+		return err
+	}
+	if found.Truncated {
+		fmt.Fprintf(x.errs, "postern: only the newest %s were read\n", countOf(found.Examined, "failure"))
+	}
+	return out.end()
 }
 
 func newConflictsCommand(c *cli) *cobra.Command {

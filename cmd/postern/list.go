@@ -50,11 +50,16 @@ func (x *call) limit() int {
 }
 
 func (l listCommand[T, P]) run(x *call) error {
-	out := &listPrinter[T]{out: x.out, json: x.json(), columns: l.columns, emptyText: l.emptyText}
 	p, err := parse[P](x)
 	if err != nil {
 		return err
 	}
+	return l.print(x, p)
+}
+
+// print prints the items that the parameters select.
+func (l listCommand[T, P]) print(x *call, p P) error {
+	out := &listPrinter[T]{out: x.out, json: x.json(), columns: l.columns, emptyText: l.emptyText}
 	searched, err := readPages(x.ctx, x.pool, l.query, p, x.limit(), out.add)
 	if err == nil {
 		err = out.end()

@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 func TestMain(m *testing.M) {
@@ -108,12 +109,13 @@ func (b *testBundle) insertObject(t *testing.T, source, account string, last int
 
 func (b *testBundle) outcome(t *testing.T, event int64, status string) {
 	t.Helper()
+	key := versioning.Key{Source: b.known.Number["stripe"], Type: "customer", ID: "cus_1"}
 	_, err := b.db.Pool.Exec(t.Context(), `
 		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version,
 			decided_by, attempts, at, rule_version)
-		VALUES ($1, 0, 1, 7, '', 'customer', 'cus_1', $2, 'newer than what was stored',
+		VALUES ($1, 0, $3, $4, '', 'customer', 'cus_1', $2, 'newer than what was stored',
 			'{"final":false,"at":1790000000000000,"seen":0,"rank":1}', NULL, 1, now(), 1)`,
-		event, status)
+		event, status, key.Source, key.Hash())
 	noError(t, err)
 }
 
@@ -197,6 +199,7 @@ func TestEvents_listAndShow(t *testing.T) {
 	}
 	b.run(t, "outcomes", "list", "--event", "evt_1").want(t, 0, "newer than what was stored", "")
 	b.run(t, "outcomes", "list", "--status", "dead").want(t, 0, "No outcomes.", "")
+	b.run(t, "outcomes", "failures").want(t, 0, "No event has failed or is dead.", "")
 	b.run(t, "conflicts", "list").want(t, 0, "evt_1", "")
 	b.run(t, "conflicts", "show", "1").want(t, 0, `"other": true`, "")
 }
@@ -282,6 +285,9 @@ func TestObjects_listAndShow(t *testing.T) {
 	b.run(t, "objects", "announce", "--object-type", "customer", "--source", "stripe", "--yes").want(t, 0,
 		"1 object will be announced.", "")
 	b.run(t, "objects", "announce", "-y").want(t, 0, "3 objects will be announced.", "")
+	b.run(t, "objects", "history", "stripe", "customer", "cus_1").want(t, 0, "newer", "")
+	b.run(t, "objects", "history", "stripe", "customer", "cus_1", "-o", "json").want(t, 0, `"event_id":"evt_1"`, "")
+	b.run(t, "objects", "history", "stripe", "customer", "none").want(t, 3, "", "not found")
 	r := b.run(t, "objects", "show", "stripe", "customer", "cus_1")
 	for _, text := range []string{"at 2026-09-21T14:13:20Z, rank 1 (the provider's time)",
 		"different contents of exactly the same version",

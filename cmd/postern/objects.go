@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/reconcile"
@@ -22,7 +23,8 @@ import (
 
 func newObjectsCommand(c *cli) *cobra.Command {
 	return group("objects", "List, inspect and announce mirrored objects", objectList.newCommand(c),
-		newObjectsShowCommand(c), newObjectsAnnounceCommand(c), newObjectsOverwriteCommand(c))
+		newObjectsShowCommand(c), newObjectsHistoryCommand(c), newObjectsAnnounceCommand(c),
+		newObjectsOverwriteCommand(c))
 }
 
 var objectList = listCommand[versioning.View, operations.ObjectParams]{
@@ -102,6 +104,53 @@ func printObject(x *call, o *versioning.View) error {
 	}
 	_, err = fmt.Fprintf(x.out, "\nState\n%s\n", indentJSON(o.State))
 	return err
+}
+
+func newObjectsHistoryCommand(c *cli) *cobra.Command {
+	return command{
+		use: "history SOURCE TYPE ID", short: "List the events of an object with their outcomes, the newest first",
+		long: `List the events of an object with their outcomes, the newest first. With the configuration of
+the source, CHANGE counts the values that an event added (+), removed (-) and changed (~), and the
+JSON output contains the states.`,
+		example: `  postern objects history stripe subscription sub_1Postern0Team0001
+  postern objects history stripe invoice in_1Postern0Jan0001 --limit 1 -o json | jq '.[0].state'`,
+		params:    []operations.Param{{Name: "account", Help: "tenant, if several have the object"}},
+		moreFlags: limitFlag, check: checkLimit,
+		run: func(x *call) error {
+			p, err := parse[operations.HistoryParams](x)
+			if err != nil {
+				return err
+			}
+			p.Source, p.Type, p.ID = x.args[0], x.args[1], x.args[2]
+			endpoints, err := x.endpoints(config.LoadSources)
+			if err != nil && !errors.Is(err, errNoSources) { // without them the list has no states
+				return err
+			}
+			return listCommand[operations.HistoryItem, operations.HistoryParams]{columns: historyColumns,
+				emptyText: "The log has no event of this object any more.",
+				query: func(ctx context.Context, pool *pgxpool.Pool,
+					p operations.HistoryParams) (events.Page[operations.HistoryItem], error) {
+					return operations.ObjectHistory(ctx, pool, endpoints, p)
+				}}.print(x, p)
+		},
+	}.build(c)
+}
+
+var historyColumns = []column[operations.HistoryItem]{
+	{"ID", func(h operations.HistoryItem) any { return h.ID }},
+	{"RECEIVED", func(h operations.HistoryItem) any { return h.ReceivedAt }},
+	{"OCCURRED", func(h operations.HistoryItem) any { return h.OccurredAt }},
+	{"TYPE", func(h operations.HistoryItem) any { return h.EventType }},
+	{"ORIGIN", func(h operations.HistoryItem) any { return h.Origin }},
+	{"STATUS", func(h operations.HistoryItem) any { return h.Status }},
+	{"CHANGE", func(h operations.HistoryItem) any {
+		if h.Change == nil {
+			return ""
+		}
+		return fmt.Sprintf("+%d -%d ~%d", h.Change.Added, h.Change.Removed, h.Change.Changed)
+	}},
+	{"EVENT ID", func(h operations.HistoryItem) any { return h.EventID }},
+	{"REASON", func(h operations.HistoryItem) any { return h.Reason }},
 }
 
 // versionKind says what the version is. A value that is not a plausible time in microseconds is the

@@ -201,6 +201,7 @@ func TestRetry_previewConfirmAndCreate(t *testing.T) {
 	id := b.append(t, "stripe", "evt_1", "{}")
 	b.append(t, "stripe", "evt_2", "{}")
 	b.outcome(t, id, "dead")
+	b.run(t, "outcomes", "failures", "--source", "stripe").want(t, 0, "1       dead", "")
 	b.run(t, "retry", "--status", "applied").want(t, 2, "", "use one of failed, dead")
 	b.run(t, "retry", "evt_9").want(t, 3, "", "evt_9: not found")
 	b.run(t, "retry", "evt_1", "--ids", "7").want(t, 2, "", "give one of them")

@@ -93,7 +93,7 @@ func (h *handler) routes() []route {
 			"that object scans have found", operations.ObjectDifferences),
 		post(h, "/objects/overwrite", "Overwrite an object with its current state at the provider; requires a reason",
 			operations.OverwriteObject),
-		post(h, "/objects/announce", "Publish objects of the mirror to the feeds of changes again",
+		post(h, "/objects/announce", "Publish objects of the mirror to NATS again, and forward them",
 			operations.Announce),
 		{method: http.MethodGet, path: "/changes", summary: "Read the last changes of objects in order, also as " +
 			"Server-Sent Events", params: operations.ChangeParams{}, result: reflect.TypeFor[changes.Page](),

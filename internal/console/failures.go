@@ -18,9 +18,10 @@ func failuresPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &table{Curl: curlLine(r, "/api/v1/failures", texts), Columns: []string{"Reason", "Status", "Events", "Sources",
-		"Types", "First", "Last", "Example", ""}, Empty: "No event has failed or is dead. An event appears here if a " +
-		"processor cannot apply it. A failed one is tried again automatically; a dead one is not."}
+	t := &table{Command: commandLine("outcomes failures", texts), Curl: curlLine(r, "/api/v1/failures", texts),
+		Columns: []string{"Reason", "Status", "Events", "Sources", "Types", "First", "Last", "Example", ""},
+		Empty: "No event has failed or is dead. An event appears here if a " +
+			"processor cannot apply it. A failed one is tried again automatically; a dead one is not."}
 	b := block{Table: t, Filter: makeFilter(r.URL.Path, p, texts, []string{"status", "source", "type", "object_type",
 		"since"}, nil, []preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"last 24 hours",
 		"?since=24h"}})}

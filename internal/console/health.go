@@ -143,9 +143,9 @@ func backlogBlocks(ctx context.Context, r *request) ([]block, error) {
 	b.Actions = []action{r.form(action{Label: "Republish now", Reason: "optional", Text: "The republisher publishes " +
 		"each event without an outcome again. An event that is already applied changes nothing.",
 		Path: "/api/v1/stream/republish-passes", Then: path("health")}),
-		r.form(action{Label: "Announce objects", Reason: "optional", Text: "The processors publish the selected objects " +
-			"of the mirror to all feeds of changes again: for a new reader, or after a lost stream. Readers that " +
-			"keep the highest revision of each object are not affected.", Path: "/api/v1/objects/announce",
+		r.form(action{Label: "Announce objects", Reason: "optional", Text: "The processors publish the selected " +
+			"objects of the mirror to NATS again, and forward them: for a new reader, or after a lost stream. " +
+			"Readers that keep the highest revision of each object are not affected.", Path: "/api/v1/objects/announce",
 			Then: path("health"), Inputs: []input{{Name: "source", Label: "source", Kind: "text", Help: "empty: all"},
 				{Name: "type", Label: "type of object", Kind: "text", Help: "empty: all"}}})}
 	return []block{b, streamBlock(r, found), republisherBlock(r, &found.Republisher)}, nil

@@ -27,8 +27,9 @@ func historyBlocks(ctx context.Context, r *request, name operations.ObjectName) 
 	}
 	self := objectPath(name.Source, *name.Account, name.Type, name.ID)
 	b := block{ID: "history", Heading: "History", Orders: r.newOrders(found.Items),
-		Table: &table{MoreLabel: "Show older events", Columns: []string{"Event", "Occurred", "Applied", "Change",
-			"Outcome", "Reason", "Decided by"}, Empty: "The log has no event of this object any more."}}
+		Table: &table{Command: historyCommand(name), MoreLabel: "Show older events",
+			Columns: []string{"Event", "Occurred", "Applied", "Change", "Outcome", "Reason", "Decided by"},
+			Empty:   "The log has no event of this object any more."}}
 	if cursor != "" {
 		newest := link("Show the newest ones", self+"#history")
 		b.Notes = []note{{Tone: "info", Text: "These are older events.", Link: &newest}}
@@ -60,6 +61,11 @@ func historyBlocks(ctx context.Context, r *request, name operations.ObjectName) 
 						{"the provider, with late events", operations.ByOccurrence}}}}}})
 	}
 	return all, nil
+}
+
+func historyCommand(name operations.ObjectName) string {
+	return commandLine("objects history "+quote(name.Source)+" "+quote(name.Type)+" "+quote(name.ID),
+		map[string]string{"account": *name.Account})
 }
 
 func historyRow(r *request, name operations.ObjectName, h *operations.HistoryItem) []cell {
