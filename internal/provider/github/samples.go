@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,17 +33,17 @@ type step struct {
 	App bool
 }
 
-var story = sync.OnceValue(func() []step { return provider.SampleStory[step](files) })
+// samples are made once, because their JSON takes milliseconds.
+var samples = sync.OnceValue(func() (out []provider.Sample) {
+	for _, s := range provider.SampleStory[step](files) {
+		out = append(out, provider.Sample{Type: s.Event, Body: slices.Clip(s.body())})
+	}
+	return out
+})
 
 // Samples returns the events of the story. They have no delivery id: MakeVariant sets one, and
 // otherwise Sign makes one from type and body.
-func (GitHub) Samples() []provider.Sample {
-	out := make([]provider.Sample, len(story()))
-	for i, s := range story() {
-		out[i] = provider.Sample{Type: s.Event, Body: s.body()}
-	}
-	return out
-}
+func (GitHub) Samples() []provider.Sample { return slices.Clone(samples()) }
 
 // body returns the event as GitHub sends it, compact.
 func (s step) body() []byte {

@@ -4,6 +4,7 @@ import (
 	"embed"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,18 +29,18 @@ type step struct {
 	Change json.RawMessage
 }
 
-var story = sync.OnceValue(func() []step { return provider.SampleStory[step](files) })
+// samples are made once, because their JSON takes milliseconds.
+var samples = sync.OnceValue(func() (out []provider.Sample) {
+	for _, s := range provider.SampleStory[step](files) {
+		out = append(out, provider.Sample{Type: s.Topic, Body: slices.Clip(provider.SampleJSON(
+			provider.SampleObject(files, "samples/"+s.File+".json", s.Change), ""))})
+	}
+	return out
+})
 
 // Samples returns the events of the story. They have no event id: MakeVariant sets one, and
 // otherwise Sign makes one from type and body.
-func (Shopify) Samples() []provider.Sample {
-	out := make([]provider.Sample, len(story()))
-	for i, s := range story() {
-		out[i] = provider.Sample{Type: s.Topic, Body: provider.SampleJSON(
-			provider.SampleObject(files, "samples/"+s.File+".json", s.Change), "")}
-	}
-	return out
-}
+func (Shopify) Samples() []provider.Sample { return slices.Clone(samples()) }
 
 // Sign makes a delivery as Shopify sends it, with the source's first secret. A type like
 // "Product/update" is sent in the Events family, any other as a webhook.

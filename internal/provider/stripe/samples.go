@@ -4,6 +4,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,16 +31,16 @@ type step struct {
 	Change, Before json.RawMessage
 }
 
-var story = sync.OnceValue(func() []step { return provider.SampleStory[step](files) })
-
-// Samples returns the events of the story and one id-only event.
-func (Stripe) Samples() []provider.Sample {
-	out := make([]provider.Sample, 0, len(story())+1)
-	for i, s := range story() {
-		out = append(out, provider.Sample{Type: s.Event, Body: s.body(i)})
+// samples are made once, because their JSON takes milliseconds.
+var samples = sync.OnceValue(func() (out []provider.Sample) {
+	for i, s := range provider.SampleStory[step](files) {
+		out = append(out, provider.Sample{Type: s.Event, Body: slices.Clip(s.body(i))})
 	}
 	return append(out, idOnlySample())
-}
+})
+
+// Samples returns the events of the story and one id-only event.
+func (Stripe) Samples() []provider.Sample { return slices.Clone(samples()) }
 
 // body returns the event as Stripe sends it, indented.
 func (s step) body(n int) []byte {
