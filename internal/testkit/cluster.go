@@ -57,7 +57,7 @@ func (c *cluster) startOnce() error {
 		return err
 	}
 	dir := filepath.Join(root, "cluster")
-	if err := prepareCluster(ctx, dir); err != nil {
+	if err := PrepareCluster(ctx, dir); err != nil {
 		return err
 	}
 	if c.pg, err = postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: dir, Fast: true}); err != nil {

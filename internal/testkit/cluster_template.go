@@ -15,10 +15,10 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// prepareCluster fills the directory of a new cluster with a copy of the template: the data of a
+// PrepareCluster fills the directory of a new cluster with a copy of the template: the data of a
 // stopped cluster whose database "postern" is migrated. Making these data costs four times the
 // processor time of the copy, and every package with a database needs them.
-func prepareCluster(ctx context.Context, dir string) (err error) {
+func PrepareCluster(ctx context.Context, dir string) (err error) {
 	parent, err := buildDir()
 	if err != nil {
 		return err
@@ -39,7 +39,8 @@ func prepareCluster(ctx context.Context, dir string) (err error) {
 	case err != nil:
 		return err
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	// PostgreSQL may run as another account, which must be able to enter the parents.
+	if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), os.Mkdir(dir, 0o700)); err != nil {
 		return err
 	}
 	return copyTree(ctx, template, filepath.Join(dir, "data"))

@@ -60,10 +60,10 @@ func StartPostgres(ctx context.Context, dir string, fsync bool) (*PostgresPair, 
 	for i := range p.nodes {
 		p.nodes[i] = &node{dir: filepath.Join(dir, fmt.Sprintf("postgres%d", i+1)), fsync: fsync}
 	}
-	if err := p.nodes[0].start(ctx); err != nil {
+	if err := testkit.PrepareCluster(ctx, p.nodes[0].dir); err != nil {
 		return p, err
 	}
-	if _, err := postgres.Migrate(ctx, p.nodes[0].cluster.URL()); err != nil {
+	if err := p.nodes[0].start(ctx); err != nil {
 		return p, err
 	}
 	for _, setting := range []string{"wal_retrieve_retry_interval = '200ms'", "wal_sender_timeout = '10s'",
