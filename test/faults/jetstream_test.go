@@ -80,11 +80,11 @@ var streamFaults = map[string]func(*testing.T, *site) (end func()){
 // applied once. The republisher publishes the events that the stream lacks.
 func TestGateway_natsFails_storesAndAppliesLater(t *testing.T) {
 	t.Parallel()
+	sites := newPool(t, 3, patientTuning)
 	for name, fault := range streamFaults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := build(t)
-			s.start(t, patientTuning)
+			s := sites.take(t)
 			l := s.send(t)
 			l.await(t, 20, "stored", stored)
 			end := fault(t, s)
@@ -154,36 +154,27 @@ func (s *site) clock(t *testing.T, off string) {
 // exist, and all are applied.
 func TestGateway_databaseClockJumps_idsStayAboveBound(t *testing.T) {
 	t.Parallel()
-	for name, jumps := range map[string][]string{
-		"an hour ahead and back": {"1 hour", "0"},
-		"an hour back":           {"-1 hour"},
-		"days ahead and back":    {"40 days", "0"}, // no partition is created so far ahead
-		"to and fro":             {"2 seconds", "-3 seconds", "1 day", "-1 day", "0"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := build(t)
-			s.start(t, patientTuning)
-			l := s.send(t)
-			l.await(t, 10, "stored", stored)
-			operator := s.db.Role(t, "operator")
-			for _, off := range jumps {
-				bound, err := events.FreezeBound(t.Context(), operator)
-				must(t, err)
-				read := s.below(t, bound)
-				s.clock(t, off)
-				l.await(t, 10, "stored", stored)
-				if n := s.below(t, bound); n != read {
-					t.Errorf("%s: %s events are below a bound that a reader had frozen when there were %s", off, n,
-						read)
-				}
-			}
-			l.stop()
-			s.waitUntilApplied(t)
-			l.check(t, s, false)
-			s.appliedOnce(t)
-		})
+	s := build(t)
+	s.start(t, patientTuning)
+	l := s.send(t)
+	l.await(t, 10, "stored", stored)
+	operator := s.db.Role(t, "operator")
+	// Each jump ahead goes beyond those before it. No partition is created 40 days ahead.
+	for _, off := range []string{"-1 hour", "0", "2 seconds", "-3 seconds", "1 hour", "0", "1 day", "-1 day", "40 days",
+		"0"} {
+		bound, err := events.FreezeBound(t.Context(), operator)
+		must(t, err)
+		read := s.below(t, bound)
+		s.clock(t, off)
+		l.await(t, 10, "stored", stored)
+		if n := s.below(t, bound); n != read {
+			t.Errorf("%s: %s events are below a bound that a reader had frozen when there were %s", off, n, read)
+		}
 	}
+	l.stop()
+	s.waitUntilApplied(t)
+	l.check(t, s, false)
+	s.appliedOnce(t)
 }
 
 // below counts the events up to an id.
@@ -196,31 +187,28 @@ func (s *site) below(t *testing.T, id int64) string {
 // be the reason. It accepts them again when the clock is right.
 func TestGateway_clockWrong_rejectsSignedTimes(t *testing.T) {
 	t.Parallel()
+	s := build(t)
+	var wrong atomic.Int64
+	s.start(t, func(tune *app.Tuning) {
+		patientTuning(tune)
+		tune.Now = func() time.Time { return time.Now().Add(time.Duration(wrong.Load())) }
+	})
 	for off, reason := range map[time.Duration]string{time.Hour: "stale_timestamp", -time.Hour: "future_timestamp"} {
-		t.Run(off.String(), func(t *testing.T) {
-			t.Parallel()
-			s := build(t)
-			var wrong atomic.Int64
-			s.start(t, func(tune *app.Tuning) {
-				patientTuning(tune)
-				tune.Now = func() time.Time { return time.Now().Add(time.Duration(wrong.Load())) }
-			})
-			l := s.newLoad(t)
-			l.one(t, "kept", 1, "stored", stored)
-			wrong.Store(int64(off))
-			l.one(t, "kept", 2, "refused", func(a *answer) bool { return a.status == 401 })
-			l.one(t, "hub", 3, "stored", stored) // its signature has no time
-			if n := s.metric(t, "postern_rejections_total", reason); n != 1 {
-				t.Errorf("%v rejections for %s, want 1", n, reason)
-			}
-			s.store.Cut()
-			l.one(t, "hub", 4, "spooled", spooled) // waits do not depend on the clock that jumps
-			s.store.Restore()
-			wrong.Store(0)
-			l.one(t, "kept", 2, "stored or spooled", func(a *answer) bool { return a.status == 200 })
-			s.waitUntilApplied(t)
-			l.answers = slices.DeleteFunc(l.answers, func(a answer) bool { return a.status == 401 })
-			l.check(t, s, false)
-		})
+		l := s.newLoad(t)
+		l.one(t, "kept", 1, "stored", stored)
+		wrong.Store(int64(off))
+		l.one(t, "kept", 2, "refused", func(a *answer) bool { return a.status == 401 })
+		l.one(t, "hub", 3, "stored", stored) // its signature has no time
+		if n := s.metric(t, "postern_rejections_total", reason); n != 1 {
+			t.Errorf("%v rejections for %s, want 1", n, reason)
+		}
+		s.store.Cut()
+		l.one(t, "hub", 4, "spooled", spooled) // waits do not depend on the clock that jumps
+		s.store.Restore()
+		wrong.Store(0)
+		l.one(t, "kept", 2, "stored or spooled", func(a *answer) bool { return a.status == 200 })
+		s.waitUntilApplied(t)
+		l.answers = slices.DeleteFunc(l.answers, func(a answer) bool { return a.status == 401 })
+		l.check(t, s, false)
 	}
 }

@@ -26,7 +26,9 @@ type answer struct {
 
 // load has the senders and their responses. Each sender sends a delivery every pace at most.
 type load struct {
-	url     string
+	url string
+	// first is the number of the first delivery.
+	first   int
 	client  *http.Client
 	sources map[string]config.Endpoint
 	end     chan struct{}
@@ -41,9 +43,10 @@ const pace = 100 * time.Millisecond
 // newLoad returns a load that sends only on request.
 func (s *site) newLoad(t *testing.T) *load {
 	t.Helper()
+	s.loads++
 	l := &load{url: "http://" + s.app.Addr() + "/webhooks/", end: make(chan struct{}),
-		sources: map[string]config.Endpoint{},
-		client:  &http.Client{Timeout: 3 * deadline, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
+		first: s.loads * 10_000_000, sources: map[string]config.Endpoint{},
+		client: &http.Client{Timeout: 3 * deadline, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
 	for _, e := range s.cfg.Endpoints() {
 		l.sources[e.Source.Name] = e
 	}
@@ -114,7 +117,7 @@ func (l *load) deliver(to config.Endpoint, n int) (a answer, err error) {
 		if sample.Type != types[to.Provider.Name()] {
 			continue
 		}
-		varied, err := to.Provider.MakeVariant(sample, n, time.Now(), true)
+		varied, err := to.Provider.MakeVariant(sample, l.first+n, time.Now(), true)
 		if err != nil {
 			return a, err
 		}

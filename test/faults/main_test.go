@@ -66,6 +66,8 @@ type site struct {
 	cfg           *config.Config
 	app           *app.App
 	log           *journal
+	// loads counts the loads, so that each has its own deliveries.
+	loads int
 }
 
 const settings = `
@@ -122,6 +124,41 @@ func patientTuning(tune *app.Tuning) {
 	tune.Limits.AckWait = 5 * time.Second // messages in progress are delivered again after it
 }
 
+// pool has sites for faults that take turns: starting a site takes longer than most faults.
+type pool struct {
+	t    *testing.T
+	tune func(*app.Tuning)
+	// free has the sites that no fault uses; nil is one that is not started yet.
+	free chan *site
+}
+
+// newPool returns a pool for the subtests of t.
+func newPool(t *testing.T, size int, tune func(*app.Tuning)) *pool {
+	p := &pool{t, tune, make(chan *site, size)}
+	for range size {
+		p.free <- nil
+	}
+	return p
+}
+
+// take waits for a site, which returns to the pool at the end of a test that succeeds.
+func (p *pool) take(t *testing.T) (s *site) {
+	t.Helper()
+	if s = <-p.free; s == nil {
+		s = build(p.t)
+		s.start(p.t, p.tune)
+	}
+	s.log.clear()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", s.log)
+			s = nil
+		}
+		p.free <- s
+	})
+	return s
+}
+
 // start runs gateway and processor until the test ends.
 func (s *site) start(t *testing.T, tune func(*app.Tuning)) {
 	t.Helper()
@@ -170,6 +207,12 @@ func (j *journal) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return string(j.text)
+}
+
+func (j *journal) clear() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.text = nil
 }
 
 // metric sums a metric over the series whose labels contain a text.

@@ -128,45 +128,57 @@ var storeFaults = map[string]func(*testing.T, *site) (end func()){
 	},
 }
 
-// During any fault of PostgreSQL, deliveries are spooled and acknowledged. Those to a source that
-// requires a commit get 503 with Retry-After. No sender waits for PostgreSQL. After the fault every
-// acknowledged event is in the log once, and applied.
+// During any fault of PostgreSQL, deliveries are spooled and acknowledged, also the first one when
+// nothing else arrives. Those to a source that requires a commit get 503 with Retry-After. No
+// sender waits for PostgreSQL. After the fault every acknowledged event is in the log once, and
+// applied.
 func TestGateway_databaseFails_spoolsAndAppliesLater(t *testing.T) {
 	t.Parallel()
+	tune := func(tune *app.Tuning) { // messages in progress are delivered again after AckWait
+		tune.Limits.AckWait, tune.MaxSilence = 5*time.Second, 15*time.Second
+	}
+	sites := newPool(t, 3, tune)
 	for name, fault := range storeFaults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := build(t)
-			// Messages in progress are delivered again after AckWait.
-			s.start(t, func(tune *app.Tuning) {
-				tune.Limits.AckWait, tune.MaxSilence = 5*time.Second, 15*time.Second
-				if name == selfEnding { // only this limit ends the fault
-					tune.MaxSilence = 4 * time.Second
-				}
-			})
-			l := s.send(t)
-			l.await(t, 20, "stored", stored)
-			end := fault(t, s)
-			least := 30
 			if name == selfEnding {
-				least = 3
+				s := build(t)
+				s.start(t, func(to *app.Tuning) { // only this limit ends the fault
+					tune(to)
+					to.MaxSilence = 4 * time.Second
+				})
+				s.survives(t, name, fault, 3)
+				return
 			}
-			l.await(t, least, "spooled", spooled)
-			end()
-			l.await(t, 10, "stored again", storedKept)
-			l.await(t, 1, "stored again, with an id", storedFinal)
-			l.stop()
-			s.waitUntilApplied(t)
-			l.check(t, s, false)
-			if said := strings.Count(s.log.String(),
-				"PostgreSQL is unavailable: deliveries go to the spool"); said > 20 {
-				t.Errorf("logged %d times that PostgreSQL is unavailable", said)
+			s := sites.take(t)
+			if idle[name] {
+				s.spoolsWhileIdle(t, fault)
 			}
-			if said := strings.Count(s.log.String(), "the spool cannot be drained: fix the "+
-				"cause"); (said > 0) != needsOperator[name] || said > 3 {
-				t.Errorf("logged %d times that an operator must fix the cause", said)
-			}
+			s.survives(t, name, fault, 30)
 		})
+	}
+}
+
+// survives injects a fault under load, until the given number of deliveries is spooled.
+func (s *site) survives(t *testing.T, name string, fault func(*testing.T, *site) func(), spools int) {
+	t.Helper()
+	s.log.clear()
+	l := s.send(t)
+	l.await(t, 20, "stored", stored)
+	end := fault(t, s)
+	l.await(t, spools, "spooled", spooled)
+	end()
+	l.await(t, 10, "stored again", storedKept)
+	l.await(t, 1, "stored again, with an id", storedFinal)
+	l.stop()
+	s.waitUntilApplied(t)
+	l.check(t, s, false)
+	if said := strings.Count(s.log.String(), "PostgreSQL is unavailable: deliveries go to the spool"); said > 20 {
+		t.Errorf("logged %d times that PostgreSQL is unavailable", said)
+	}
+	if said := strings.Count(s.log.String(), "the spool cannot be drained: fix the "+
+		"cause"); (said > 0) != needsOperator[name] || said > 3 {
+		t.Errorf("logged %d times that an operator must fix the cause", said)
 	}
 }
 
@@ -179,30 +191,27 @@ var needsOperator = map[string]bool{"login refused": true, "privilege revoked": 
 	"no partition can be created": true,
 	"another schema":              true}
 
-// The first delivery during a fault is acknowledged too, even if no other delivery is open.
-func TestGateway_databaseFailsWhileIdle_spools(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"refused", "hanging", "silent", "login refused", "locked", "privilege revoked"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := build(t)
-			s.start(t, nil)
-			l := s.newLoad(t)
-			// a busy machine may spool it
-			l.one(t, "kept", 1, "accepted", func(a *answer) bool { return a.status == 200 })
-			testkit.Eventually(t, patience, func() error {
-				if n := s.metric(t, "postern_spool_deliveries", ""); n > 0 {
-					return fmt.Errorf("%v deliveries are still in the spool", n)
-				}
-				return nil
-			})
-			end := storeFaults[name](t, s)
-			for n := range 3 {
-				l.one(t, "kept", 2+n, "spooled", spooled)
-			}
-			end()
-			s.waitUntilApplied(t)
-			l.check(t, s, false)
-		})
+// idle are the faults that also begin while no delivery is open: one of each kind.
+var idle = map[string]bool{"refused": true, "hanging": true, "silent": true, "login refused": true, "locked": true,
+	"privilege revoked": true}
+
+// spoolsWhileIdle injects a fault between two single deliveries.
+func (s *site) spoolsWhileIdle(t *testing.T, fault func(*testing.T, *site) func()) {
+	t.Helper()
+	l := s.newLoad(t)
+	// a busy machine may spool it
+	l.one(t, "kept", 1, "accepted", func(a *answer) bool { return a.status == 200 })
+	testkit.Eventually(t, patience, func() error {
+		if n := s.metric(t, "postern_spool_deliveries", ""); n > 0 {
+			return fmt.Errorf("%v deliveries are still in the spool", n)
+		}
+		return nil
+	})
+	end := fault(t, s)
+	for n := range 3 {
+		l.one(t, "kept", 2+n, "spooled", spooled)
 	}
+	end()
+	s.waitUntilApplied(t)
+	l.check(t, s, false)
 }
