@@ -29,7 +29,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-var abusers = flag.Int("abuse.connections", 500, "how many connections of slow senders TestSlowCrowd opens")
+var abusers = flag.Int("abuse.connections", 200, "how many connections of slow senders the test opens")
 
 // startWithShortTimeouts starts a gateway with short timeouts.
 func startWithShortTimeouts(t *testing.T, edit func(*config.Config)) *testBundle {

@@ -34,10 +34,11 @@ func adminGet(a *app.App, path string, into any) error {
 }
 
 // Each process lists all, with those that can reprocess rejections. A process that stops is gone.
-func TestActivity_processes_areListedByEach(t *testing.T) {
+// What happens to deliveries is counted by source and minute, from the receipt to the outcome.
+func TestActivity_processesAndDeliveries_areReported(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
-	gateway := b.launch(t, app.Options{Gateway: true, Tune: reportOften})
+	b.app = b.launch(t, app.Options{Gateway: true, Tune: reportOften})
 	processor := b.start(t, app.Options{Processor: true, Tune: reportOften})
 	list := func(want ...string) []activity.Process {
 		t.Helper()
@@ -61,17 +62,10 @@ func TestActivity_processes_areListedByEach(t *testing.T) {
 	if !both[0].CanReprocess || both[1].CanReprocess {
 		t.Errorf("can reprocess: %v, %v", both[0].CanReprocess, both[1].CanReprocess)
 	}
-	if both[0].AdminAddress != gateway.AdminAddr() || both[0].ConfigDigest != both[1].ConfigDigest {
+	if both[0].AdminAddress != b.app.AdminAddr() || both[0].ConfigDigest != both[1].ConfigDigest {
 		t.Errorf("%+v\n%+v", both[0], both[1])
 	}
-	stop(t, gateway)
-	list("processor ")
-}
 
-// What happens to deliveries is counted by source and minute, from the receipt to the outcome.
-func TestActivity_deliveries_areCounted(t *testing.T) {
-	t.Parallel()
-	b := setup(t, reportOften)
 	one := b.sign(t, "stripe", "customer.updated", 1, time.Now())
 	b.mustPost(t, "stripe", one)
 	b.mustPost(t, "stripe", one)
@@ -85,7 +79,7 @@ func TestActivity_deliveries_areCounted(t *testing.T) {
 		"shopify": {Stored: 1, Applied: 1}}
 	testkit.Eventually(t, time.Minute, func() error {
 		var found activity.Points
-		if err := adminGet(b.app, "/activity?by_source=true&step=hour&since=2h", &found); err != nil {
+		if err := adminGet(processor, "/activity?by_source=true&step=hour&since=2h", &found); err != nil {
 			return err
 		}
 		got := map[string]activity.Counts{}
@@ -99,7 +93,7 @@ func TestActivity_deliveries_areCounted(t *testing.T) {
 	})
 	testkit.Eventually(t, time.Minute, func() error {
 		var types struct{ Items []activity.SourceType }
-		if err := adminGet(b.app, "/source-types?source=stripe", &types); err != nil {
+		if err := adminGet(processor, "/source-types?source=stripe", &types); err != nil {
 			return err
 		}
 		if len(types.Items) != 1 || types.Items[0].Type != "customer.updated" || types.Items[0].Count != 1 {
@@ -107,4 +101,6 @@ func TestActivity_deliveries_areCounted(t *testing.T) {
 		}
 		return nil
 	})
+	stop(t, b.app)
+	list("processor ")
 }

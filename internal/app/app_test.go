@@ -10,12 +10,14 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
 	"github.com/postern-gateway/postern/internal/settings"
@@ -210,9 +212,42 @@ func (b *testBundle) outcome(t *testing.T, id string) (status string) {
 	return status
 }
 
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// Every SQL statement of the product that is a constant can be prepared in the migrated schema.
+func TestStatements_migratedSchema_prepare(t *testing.T) {
+	t.Parallel()
+	all := map[string]string{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() || d.Name() == "testdata" || d.Name() == "testkit" {
+			return err
+		}
+		dir := filepath.Join("internal/app", path)
+		for name, sql := range testkit.Statements(dir) {
+			all[dir+"."+name] = sql
+		}
+		return nil
+	})
+	if err != nil || len(all) < 300 {
+		t.Fatalf("%d statements, %v", len(all), err)
+	}
+	testkit.PrepareStatements(t, all)
+}
+
+// A delivery becomes an object. Each part uses its own database role, and the gateway's role cannot
+// change stored data. The admin address shows the state of the streams, and the republisher makes
+// the pass that is requested there.
 func TestApp_delivery_becomesObject(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := configured(t, nil)
+	b.db.Exec(t, `
+		CREATE TABLE actors (place text, who text);
+		GRANT INSERT ON actors TO PUBLIC;
+		CREATE FUNCTION note_actor() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN INSERT INTO postern.actors VALUES (TG_ARGV[0], current_user); RETURN NULL; END $$;
+		CREATE TRIGGER note_actor AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION note_actor('events');
+		CREATE TRIGGER note_actor AFTER INSERT ON objects FOR EACH ROW EXECUTE FUNCTION note_actor('objects')`)
+	b.app = b.start(t, app.Options{Gateway: true, Processor: true})
 	now := time.Now()
 	d := b.sign(t, "stripe", "invoice.paid", 1, now)
 	first := b.mustPost(t, "stripe", d)
@@ -236,37 +271,21 @@ func TestApp_delivery_becomesObject(t *testing.T) {
 	if status := b.outcome(t, shop.ID); status != "applied" {
 		t.Errorf("outcome %s", status)
 	}
-}
-
-func TestMain(m *testing.M) { testkit.Main(m) }
-
-// Every SQL statement of the product that is a constant can be prepared in the migrated schema.
-func TestStatements_migratedSchema_prepare(t *testing.T) {
-	t.Parallel()
-	all := map[string]string{}
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() || d.Name() == "testdata" || d.Name() == "testkit" {
-			return err
-		}
-		dir := filepath.Join("internal/app", path)
-		for name, sql := range testkit.Statements(dir) {
-			all[dir+"."+name] = sql
-		}
-		return nil
-	})
-	if err != nil || len(all) < 300 {
-		t.Fatalf("%d statements, %v", len(all), err)
+	actors := b.db.QueryStrings(t, `SELECT DISTINCT place || ': ' || who FROM actors ORDER BY 1`)
+	if !slices.Equal(actors, []string{"events: postern_gateway", "objects: postern_processor"}) {
+		t.Errorf("%q", actors)
 	}
-	testkit.PrepareStatements(t, all)
-}
-
-// The admin address of a daemon shows the state of the streams, and its republisher makes the pass
-// that is requested there.
-func TestAdmin_stream_showsStateAndStartsPass(t *testing.T) {
-	t.Parallel()
-	b := configured(t, nil)
-	a := b.start(t, app.Options{Gateway: true, Processor: true})
-	base := "http://" + a.AdminAddr() + "/api/v1/stream"
+	for _, role := range []string{"gateway", "processor", "operator"} {
+		pool := b.db.Role(t, role)
+		for _, statement := range []string{`UPDATE events SET body = ''`, `DELETE FROM events`, `TRUNCATE events`,
+			`DROP TABLE events`, `DELETE FROM event_keys`} {
+			if _, err := pool.Exec(t.Context(), statement); postgres.Code(err) != "42501" &&
+				postgres.Code(err) != "2BP01" {
+				t.Errorf("%s may %s: %v", role, statement, err)
+			}
+		}
+	}
+	base := "http://" + b.app.AdminAddr() + "/api/v1/stream"
 	var status struct {
 		Failure string           `json:"failure"`
 		Streams []map[string]any `json:"streams"`

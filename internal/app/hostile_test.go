@@ -283,7 +283,7 @@ func forge(p provider.Provider, d *provider.Delivery) *provider.Delivery {
 func TestApp_directSource_appliedVerifiedReplayedRedacted(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(tuning *app.Tuning) {
-		tuning.Runs.PollInterval = 20 * time.Millisecond
+		tuning.Runs.PollInterval = 100 * time.Millisecond
 		tuning.Processor.RepublishInterval, tuning.Processor.RepublishMinAge = 50*time.Millisecond, 10*time.Millisecond
 	})
 	const email = "ada.lovelace@example.org"

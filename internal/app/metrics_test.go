@@ -190,39 +190,16 @@ func series(families map[string]*dto.MetricFamily) (n int) {
 	return n
 }
 
-// Values from senders do not become series: after a few types and objects, more of them add almost
-// none. For requests that are not verified see ingest.TestMetrics_hostileInput_addsNoSeries.
-func TestMetrics_hostileInput_addsNoSeries(t *testing.T) {
-	t.Parallel()
-	b := setup(t, nil)
-	sent := 0
-	send := func(n int) int {
-		for range n {
-			sent++
-			body := fmt.Sprintf(`{"id":"evt_%[1]d","type":"type_%[1]d","object":"event",`+
-				`"data":{"object":{"id":"x_%[1]d","object":"o_%[1]d"}}}`, sent)
-			b.mustPost(t, "stripe", b.signBody(t, "stripe", "", body))
-		}
-		b.waitRows(t, 0, `events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`)
-		return series(scrape(t, b.app))
-	}
-	before := send(20)
-	// some may appear for the first time on a busy machine; a label with a sender's value would add
-	// hundreds
-	const others = 20
-	if after := send(150); after > before+others {
-		t.Errorf("%d series, %d before 150 more types", after, before)
-	}
-	b.wantRows(t, 170, `(SELECT DISTINCT event_type FROM events) types`)
-}
-
 // The metrics listener accepts any host name and serves only metrics and health. Profiles are only
-// on loopback.
-func TestMetricsListener_servesOnlyMetricsAndHealth(t *testing.T) {
+// on loopback. Values from senders do not become series: after a few types and objects, more of
+// them add almost none. For requests that are not verified see
+// ingest.TestMetrics_hostileInput_addsNoSeries.
+func TestMetrics_listenersAndHostileInput_serveOnlyMetrics(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)
 	b.cfg.Admin.MetricsListen = "127.0.0.1:0"
 	a := b.start(t, app.Options{Gateway: true, Processor: true})
+	b.app = a
 	for _, c := range []struct {
 		base, path, host string
 		want             int
@@ -259,6 +236,29 @@ func TestMetricsListener_servesOnlyMetricsAndHealth(t *testing.T) {
 	if res.StatusCode != http.StatusMethodNotAllowed {
 		t.Errorf("POST /metrics: %d", res.StatusCode)
 	}
+	if limit := debug.SetMemoryLimit(-1); limit == int64(b.cfg.Ingest.QueueBytes)+app.ExtraMemory {
+		t.Error("an app in a test set the collector of the test")
+	}
+
+	sent := 0
+	send := func(n int) int {
+		for range n {
+			sent++
+			body := fmt.Sprintf(`{"id":"evt_%[1]d","type":"type_%[1]d","object":"event",`+
+				`"data":{"object":{"id":"x_%[1]d","object":"o_%[1]d"}}}`, sent)
+			b.mustPost(t, "stripe", b.signBody(t, "stripe", "", body))
+		}
+		b.waitRows(t, 0, `events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`)
+		return series(scrape(t, b.app))
+	}
+	before := send(20)
+	// some may appear for the first time on a busy machine; a label with a sender's value would add
+	// hundreds
+	const others = 20
+	if after := send(150); after > before+others {
+		t.Errorf("%d series, %d before 150 more types", after, before)
+	}
+	b.wantRows(t, 170, `(SELECT DISTINCT event_type FROM events) types`)
 }
 
 // Garbage is limited in bytes, not as a percentage of the memory in use.
@@ -296,11 +296,6 @@ func TestTuneMemory_severalApps_tunesOncePerProcess(t *testing.T) {
 		if got := app.TuneMemory(owned, config.Default(), func(string) string { return gogc }); got != want {
 			t.Errorf("with GOGC=%q: memory is returned, also by the second app of a process: %v", gogc, got)
 		}
-	}
-
-	b := setup(t, nil)
-	if limit := debug.SetMemoryLimit(-1); limit == int64(b.cfg.Ingest.QueueBytes)+app.ExtraMemory {
-		t.Error("an app in a test set the collector of the test")
 	}
 }
 

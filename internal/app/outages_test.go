@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -127,35 +126,5 @@ func TestNew_fails_releasesEverything(t *testing.T) {
 	if _, err := app.New(t.Context(), app.Options{Config: &cfg, Logger: o.Logger,
 		Gateway: true}); !postgres.IsUnavailable(err) {
 		t.Errorf("without a database: %v", err)
-	}
-}
-
-// Each part uses its own database role, and the gateway's role cannot change stored data.
-func TestApp_databaseRoles_limitRights(t *testing.T) {
-	t.Parallel()
-	b := configured(t, nil)
-	b.db.Exec(t, `
-		CREATE TABLE actors (place text, who text);
-		GRANT INSERT ON actors TO PUBLIC;
-		CREATE FUNCTION note_actor() RETURNS trigger LANGUAGE plpgsql AS $$
-		BEGIN INSERT INTO postern.actors VALUES (TG_ARGV[0], current_user); RETURN NULL; END $$;
-		CREATE TRIGGER note_actor AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION note_actor('events');
-		CREATE TRIGGER note_actor AFTER INSERT ON objects FOR EACH ROW EXECUTE FUNCTION note_actor('objects')`)
-	b.app = b.start(t, app.Options{Gateway: true, Processor: true})
-	id := b.mustPost(t, "stripe", b.sign(t, "stripe", "invoice.paid", 1, time.Now())).ID
-	b.outcome(t, id)
-	actors := b.db.QueryStrings(t, `SELECT place || ': ' || who FROM actors ORDER BY place`)
-	if !slices.Equal(actors, []string{"events: postern_gateway", "objects: postern_processor"}) {
-		t.Errorf("%q", actors)
-	}
-	for _, role := range []string{"gateway", "processor", "operator"} {
-		pool := b.db.Role(t, role)
-		for _, statement := range []string{`UPDATE events SET body = ''`, `DELETE FROM events`, `TRUNCATE events`,
-			`DROP TABLE events`, `DELETE FROM event_keys`} {
-			if _, err := pool.Exec(t.Context(), statement); postgres.Code(err) != "42501" &&
-				postgres.Code(err) != "2BP01" {
-				t.Errorf("%s may %s: %v", role, statement, err)
-			}
-		}
 	}
 }

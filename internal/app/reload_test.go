@@ -277,7 +277,9 @@ func TestReload_underLoad_rejectsNoDelivery(t *testing.T) {
 		WHERE s.name IN ('rotating', 'steady')`)
 }
 
-// An old secret is valid until it is removed, a new one from the moment it is added.
+// An old secret is valid until it is removed, a new one from the moment it is added. An invalid
+// file changes nothing, and the log says what is wrong, where, and what to do. Events of a source
+// that a reload added are applied.
 func TestReload_rotatedSecret_acceptsBothUntilRemoved(t *testing.T) {
 	t.Parallel()
 	r := startReloading(t, source("a", "old"), time.Hour)
@@ -293,12 +295,7 @@ func TestReload_rotatedSecret_acceptsBothUntilRemoved(t *testing.T) {
 	if n := strings.Count(r.log.String(), "sources=1 changed=a\n"); n != 2 {
 		t.Errorf("%d of two changes and one reload without any are logged as changes:\n%s", n, r.log)
 	}
-}
 
-// An invalid file changes nothing, and the log says what is wrong, where, and what to do.
-func TestReload_invalidFile_keepsOldSources(t *testing.T) {
-	t.Parallel()
-	r := startReloading(t, source("a", "good"), time.Hour)
 	for name, c := range map[string]struct{ sources, want string }{
 		"no YAML": {"  a: [", "postern.yaml:6"},
 		"unknown key": {"  a: {provider: stripe, secrest: []}\n",
@@ -321,11 +318,13 @@ func TestReload_invalidFile_keepsOldSources(t *testing.T) {
 			!strings.Contains(said, "the old sources stay in use") {
 			t.Errorf("%s: want one error with %q:\n%s", name, c.want, said)
 		}
-		r.answers(t, "a", "good", 200)
+		r.answers(t, "a", "new", 200)
 	}
-	r.write(t, source("a", "better"))
+	r.write(t, source("a", "new")+source("b", "s"))
 	r.reload(t, "ok")
-	r.answers(t, "a", "better", 200)
+	if status := r.outcome(t, r.mustPost(t, "b", delivery(t, "s")).ID); status != "applied" {
+		t.Errorf("outcome %s", status)
+	}
 }
 
 // The configuration and secret files are checked at an interval. Settings that need a restart are
@@ -353,17 +352,6 @@ func TestReload_changedFiles_areApplied(t *testing.T) {
 	}
 	if n := r.reads.Load(); n != 3 {
 		t.Errorf("the configuration was loaded %d times, want once and for each of two changes", n)
-	}
-}
-
-// Events of a source that a reload added are applied.
-func TestReload_newSource_isApplied(t *testing.T) {
-	t.Parallel()
-	r := startReloading(t, source("a", "s"), time.Hour)
-	r.write(t, source("a", "s")+source("b", "s"))
-	r.reload(t, "ok")
-	if status := r.outcome(t, r.mustPost(t, "b", delivery(t, "s")).ID); status != "applied" {
-		t.Errorf("outcome %s", status)
 	}
 }
 
@@ -444,8 +432,10 @@ func TestReload_firstSourceWithAPI_isReconciledWithoutARestart(t *testing.T) {
 // adds one fails, names the missing right, and keeps the old sources.
 func TestReload_firstSourceWithAPIAndALoginThatMayNotAppend_fails(t *testing.T) {
 	t.Parallel()
-	r := startReloading(t, shop, time.Hour)
-	stop(t, r.app)
+	r := newReloading(t, nil)
+	if _, err := events.RegisterSources(t.Context(), r.db.Pool, map[string]string{"shop": "stripe"}); err != nil {
+		t.Fatal(err)
+	}
 	login := "processor_" + strings.ToLower(rand.Text())
 	r.db.Exec(t, "CREATE ROLE "+login+" LOGIN IN ROLE postern_processor, postern_maintenance, postern_operator")
 	t.Cleanup(func() {

@@ -88,7 +88,7 @@ func TestSchedules_configured_runAndPublishEnds(t *testing.T) {
 	r := newReloading(t, nil)
 	r.head += oftenSchedule
 	r.begin(t, source("a", "s"), app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
-		tuning.Runs.PollInterval, tuning.Runs.PublishRetryInterval = 20*time.Millisecond, 100*time.Millisecond
+		tuning.Runs.PollInterval, tuning.Runs.PublishRetryInterval = 100*time.Millisecond, 100*time.Millisecond
 	}})
 	r.mustPost(t, "a", delivery(t, "s"))
 	s := r.waitSchedule(t, "often", func(s *runs.ScheduleState) bool { return s.Planned })
@@ -206,7 +206,7 @@ func TestRedactOnRequest_configuredSource_redactsAutomatically(t *testing.T) {
 		"value: whsec_secret_of_a_test}]\n"
 	r := newReloading(t, nil)
 	r.begin(t, shop, app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
-		tuning.SenderRequestsInterval, tuning.Runs.PollInterval = 20*time.Millisecond, 20*time.Millisecond
+		tuning.SenderRequestsInterval, tuning.Runs.PollInterval = 20*time.Millisecond, 100*time.Millisecond
 		tuning.Processor.RepublishInterval, tuning.Processor.RepublishMinAge = 50*time.Millisecond, 10*time.Millisecond
 	}})
 	request := r.mustPost(t, "shop", r.sign(t, "shop", "customers/redact", 1, time.Now()))
@@ -250,23 +250,6 @@ effects:
 `, url, version)
 }
 
-// A rule on a schedule is evaluated on the objects at its planned time.
-func TestEffects_ruleOnSchedule_plansEffect(t *testing.T) {
-	t.Parallel()
-	r := startReloading(t, source("a", "one"), time.Hour)
-	other := sink.New(t)
-	if id := r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", 1, time.Now().Add(-time.Minute))).ID; r.outcome(t,
-		id) != "applied" {
-		t.Fatal("not applied")
-	}
-	rule := strings.Replace(paidRule(other.URL, 1), `when: new.status == "paid"`, `schedule: {cron: "0 0 * * *"}`, 1)
-	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+rule)
-	r.reload(t, "ok")
-	r.waitRows(t, 1, `effect_windows`)
-	r.setClockAhead(t, "24 hours")
-	r.waitEffects(t, 1)
-}
-
 // waitEffects waits until the given number of effects is done, and no others exist.
 func (r *reloading) waitEffects(t *testing.T, want int) {
 	t.Helper()
@@ -274,26 +257,31 @@ func (r *reloading) waitEffects(t *testing.T, want int) {
 	r.wantRows(t, want, `effects`)
 }
 
-// A change causes its effect once: not again for a duplicate or for an unrelated change. A new
-// version of the rule, loaded at runtime, repeats it intentionally.
-func TestEffects_change_executesEffectOnce(t *testing.T) {
-	t.Parallel()
-	var r *reloading
-	begun := time.Now().Add(-time.Minute)
-	paid := func(n int) receipt { // a second apart, so that their order is known
-		return r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", n, begun.Add(time.Duration(n)*time.Second)))
-	}
-	r = startReloading(t, source("a", "one"), time.Hour)
-	other := sink.New(t)
-	if r.outcome(t, paid(1).ID) != "applied" {
-		t.Fatal("not applied")
-	}
-	r.waitEffects(t, 0) // no rule is loaded
-	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+paidRule(other.URL, 1))
+// withRule replaces the configuration by one with a rule, which a reload loads.
+func (r *reloading) withRule(t *testing.T, rule string) {
+	t.Helper()
+	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+rule)
 	r.reload(t, "ok")
-	for range 2 {
-		r.outcome(t, paid(2).ID)
+}
+
+// A change causes its effect once: not again for a duplicate or for an unrelated change. A new
+// version of the rule, loaded at runtime, repeats it intentionally. A rule on a schedule is
+// evaluated on the objects at its planned time. An effect that needs review causes an alert to the
+// currently configured recipient.
+func TestEffects_changesAndSchedules_executeOnceAndAlert(t *testing.T) {
+	t.Parallel()
+	r := startReloading(t, source("a", "one"), time.Hour)
+	begun := time.Now().Add(-time.Minute)
+	paid := func(n int) { // a second apart, so that their order is known
+		t.Helper()
+		r.outcome(t, r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", n, begun.Add(time.Duration(n)*time.Second))).ID)
 	}
+	other := sink.New(t)
+	paid(1)
+	r.waitEffects(t, 0) // no rule is loaded
+	r.withRule(t, paidRule(other.URL, 1))
+	paid(2)
+	paid(2)
 	r.waitEffects(t, 1)
 	calls := other.Calls()
 	if len(calls) != 1 || calls[0].Header.Get("Authorization") != "Bearer key-of-mail" ||
@@ -301,11 +289,9 @@ func TestEffects_change_executesEffectOnce(t *testing.T) {
 		"in_") {
 		t.Errorf("%+v", calls)
 	}
-	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+paidRule(other.URL, 2))
-	r.reload(t, "ok")
-	for n := range 2 { // version 2 of the rule has an effect of the first change, but not of the second
-		r.outcome(t, paid(3+n).ID)
-	}
+	r.withRule(t, paidRule(other.URL, 2))
+	paid(3) // version 2 of the rule has an effect of the first change, but not of the second
+	paid(4)
 	r.waitEffects(t, 2)
 	testkit.Eventually(t, time.Minute, func() error {
 		if log := r.log.String(); !strings.Contains(log, " effects=1\n") ||
@@ -315,23 +301,19 @@ func TestEffects_change_executesEffectOnce(t *testing.T) {
 		return nil
 	})
 	r.wantRows(t, 0, `effect_steps WHERE request::text LIKE '%key-of-mail%'`)
-}
 
-// A processor sends alerts about effects that need review, to the currently configured recipients.
-func TestNotify_effectInReview_sendsAlert(t *testing.T) {
-	t.Parallel()
-	r := startReloading(t, source("a", "one"), time.Hour)
-	other := sink.New(t)
-	rule := strings.Replace(paidRule(other.URL, 1), "    rule_version", "    approval: required\n    rule_version", 1)
-	replace(t, r.file, r.head+"sources:\n"+source("a", "one")+rule+
-		"notify:\n  oncall: {to: mail, path: /alerts, after: 1s}\n")
-	r.reload(t, "ok")
-	if id := r.mustPost(t, "a", r.sign(t, "a", "invoice.paid", 1, time.Now().Add(-time.Minute))).ID; r.outcome(t,
-		id) != "applied" {
-		t.Fatal("not applied")
-	}
+	scheduled := `schedule: {cron: "0 0 * * *"}`
+	r.withRule(t, strings.Replace(paidRule(other.URL, 3), `when: new.status == "paid"`, scheduled, 1))
+	r.waitRows(t, 1, `effect_windows`)
+	r.setClockAhead(t, "24 hours")
+	r.waitRows(t, 1, `effects WHERE rule_version = 3 AND state = 'done'`)
+
+	before := len(other.Calls())
+	rule := strings.Replace(paidRule(other.URL, 4), "    rule_version", "    approval: required\n    rule_version", 1)
+	r.withRule(t, rule+"notify:\n  oncall: {to: mail, path: /alerts, after: 1s}\n")
+	paid(5)
 	testkit.Eventually(t, time.Minute, func() error {
-		if calls := other.Calls(); len(calls) != 1 || calls[0].Path != "/alerts" ||
+		if calls := other.Calls()[before:]; len(calls) != 1 || calls[0].Path != "/alerts" ||
 			!strings.Contains(calls[0].Body, `"condition":"effects_awaiting_approval","state":"began","count":1`) {
 			return fmt.Errorf("calls: %+v", calls)
 		}

@@ -280,16 +280,6 @@ func checkInstanceFile(t *testing.T, dir, database string) {
 	}
 }
 
-// A gateway opens the connections that it needs under load in advance. Over a slow network, opening
-// one takes as long as a stalled append.
-func TestGateway_start_opensSessionsInAdvance(t *testing.T) {
-	t.Parallel()
-	b := configured(t, nil)
-	b.app = b.start(t, app.Options{Gateway: true})
-	b.waitTrue(t, `SELECT count(*) >= $1::int FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name = 'postern_gateway'`, b.cfg.Ingest.Writers+2)
-}
-
 // stalledPostgres simulates a PostgreSQL that stalls. It accepts connections, and completes logins
 // if acceptsLogins is true. It sends nothing more.
 type stalledPostgres struct {

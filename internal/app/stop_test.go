@@ -77,7 +77,9 @@ func health(conn net.Conn, answers *bufio.Reader) (status int, err error) {
 	return res.StatusCode, err
 }
 
-// A connection beyond the limit waits, and is served when another closes.
+// A connection beyond the limit waits, and is served when another closes. A gateway opens the
+// connections to PostgreSQL that it needs under load in advance: over a slow network, opening one
+// takes as long as a stalled append.
 func TestGateway_maxConnections_nextOneWaits(t *testing.T) {
 	t.Parallel()
 	b := configured(t, func(c *config.Config) { c.Ingest.MaxConnections = 2 })
@@ -109,6 +111,8 @@ func TestGateway_maxConnections_nextOneWaits(t *testing.T) {
 		t.Fatalf("the connection that waited is not served: %v", err)
 	}
 	_ = res.Body.Close()
+	b.waitTrue(t, `SELECT count(*) >= $1::int FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'postern_gateway'`, b.cfg.Ingest.Writers+2)
 }
 
 // A gateway that stops first reports that it is not ready. It continues to accept deliveries, and
