@@ -26,6 +26,15 @@ import (
 // parallelCrashes is how many processes run and crash in parallel.
 const parallelCrashes = 6
 
+// crashEvery is the distance between two points at which processes crash. Short runs take every
+// second point.
+func crashEvery() int {
+	if testing.Short() {
+		return 2
+	}
+	return 1
+}
+
 // A process crashes at every point between leasing an effect and finishing it. The next process
 // finishes the effect. Each step is done once, or is unknown if only an operator can resolve it. A
 // message that was not sent at a crash has no predecessor that was not sent, so these points are
@@ -41,7 +50,7 @@ func TestRunner_crashAtEveryPoint_stepsDoneOnce(t *testing.T) {
 			t.Parallel()
 			w := &world{t: t, log: applied.New(t), dest: newTestDestination(t), timeout: "2s", margin: time.Second}
 			w.dest.HonoursKeys = c.honours
-			for n := range c.points {
+			for n := range c.points / crashEvery() {
 				u := &rule{name: fmt.Sprint("rule_", n), when: conditions[0], key: keys[0], approval: "none"}
 				for i, k := range c.steps {
 					u.steps = append(u.steps, step{name: fmt.Sprint("step_", i), to: fmt.Sprint("to_", n), kind: k})
@@ -67,8 +76,8 @@ func TestRunner_crashAtEveryPoint_stepsDoneOnce(t *testing.T) {
 			w.checkCalls()
 			cancel()
 			<-done
-			t.Logf("%d processes crashed, %d of them after all was done, and %d left an unknown outcome", c.points,
-				early, unknown)
+			t.Logf("%d processes crashed, %d of them after all was done, and %d left an unknown outcome",
+				len(w.rules), early, unknown)
 			if early == 0 {
 				t.Error("no process finished its effect: there are more points")
 			}
@@ -92,7 +101,7 @@ func (w *world) planEffects() {
 }
 
 // crashEach starts a process for each rule. It executes the effect of its destination until it
-// crashes, each process one point later than the one before. A process that finishes crashes when
+// crashes, each process at a later point than the one before. A process that finishes crashes when
 // it polls for more.
 func (w *world) crashEach() {
 	w.t.Helper()
@@ -100,7 +109,7 @@ func (w *world) crashEach() {
 	var dying sync.WaitGroup
 	for n, u := range w.rules {
 		slots <- struct{}{}
-		m := newCrasher(n+1, false)
+		m := newCrasher((n+1)*crashEvery(), false)
 		m.ready = true
 		dying.Go(func() {
 			defer func() { <-slots }()

@@ -33,7 +33,11 @@ func TestEffects_randomWorlds_happenOnce(t *testing.T) {
 	// In this world an ambiguous object becomes unambiguous and ambiguous again within one batch.
 	// The effect baseline was older than that.
 	seeds := []uint64{3012}
-	for n := range *count {
+	worlds := *count
+	if testing.Short() {
+		worlds = min(worlds, 2)
+	}
+	for n := range worlds {
 		seeds = append(seeds, *seed+uint64(n))
 	}
 	for _, of := range seeds {
