@@ -18,9 +18,7 @@ const anyAPI = "../../examples/any-api/postern.yaml"
 func exampleOf(t *testing.T, edits ...string) string {
 	t.Helper()
 	b, err := os.ReadFile(anyAPI)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := string(b)
 	for i := 0; i < len(edits); i += 2 {
 		if !strings.Contains(text, edits[i]) {
@@ -38,9 +36,7 @@ func TestDescribedAPI_yaml_becomesReader(t *testing.T) {
 	t.Parallel()
 	c, err := config.Parse([]byte(exampleOf(t, "rate: 20",
 		"headers: {Api-Version: 'v-{version}'}\n      version: '7'")), anyAPIEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if text := c.String(); strings.Contains(text, "s3cret") || !strings.Contains(text, "cursor_expired") {
 		t.Errorf("the text contains the key, or lacks settings of the section:\n%s", text)
 	}
@@ -68,13 +64,10 @@ func TestDescribedAPI_yaml_becomesReader(t *testing.T) {
 func TestDescribedAPI_variables_becomeReader(t *testing.T) {
 	t.Parallel()
 	const a = "POSTERN_SOURCES_A_API_"
-	c, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S}")),
-		environment(a+"BASE_URL=https://api.example", a+"KEY_VALUE=k", a+"CONTROL=/me", a+"MISSING_STATUSES=410",
-			a+"HEADERS=Api-Version=3", a+"OBJECTS=order", a+"OBJECTS_ORDER_GET=/orders/{id}",
-			a+"OBJECTS_ORDER_LIST_PATH=/orders", a+"OBJECTS_ORDER_LIST_QUERY=since={since}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, declaredSource("hmac", "scheme: {header: X-S}"), a+"BASE_URL=https://api.example",
+		a+"KEY_VALUE=k", a+"CONTROL=/me", a+"MISSING_STATUSES=410", a+"HEADERS=Api-Version=3",
+		a+"OBJECTS=order", a+"OBJECTS_ORDER_GET=/orders/{id}", a+"OBJECTS_ORDER_LIST_PATH=/orders",
+		a+"OBJECTS_ORDER_LIST_QUERY=since={since}")
 	e := c.Endpoints()[0]
 	if got := e.Reader.(provider.ObjectLister).Lists(e.Source, e.API, ""); !got["order"].ByChange {
 		t.Errorf("lists %v", got)
@@ -96,10 +89,7 @@ func TestEndpoints_reader_matchesProvider(t *testing.T) {
 	t.Parallel()
 	for text, reads := range map[string]bool{stripeAPI + "{key: {value: k}}": true, stripeAPI: true,
 		declaredSource("hmac", "scheme: {header: X-S}"): false} {
-		c, err := config.Parse([]byte(text), environment())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := parse(t, text)
 		if e := c.Endpoints()[0]; (e.Reader != nil) != reads || (e.RefetchReader() != nil) != reads {
 			t.Errorf("%s: reader %v", text, e.Reader)
 		}
@@ -243,9 +233,7 @@ func TestDescribedAPI_wrongSettings_areReported(t *testing.T) {
 func TestDescribedAPI_exampleInDocs_isAccepted(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/how-to/describe-another-api.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, _ := strings.Cut(exampleOf(t), "    api:\n")
 	if !strings.Contains(string(page), "    api:\n"+section) {
 		t.Errorf("docs/how-to/describe-another-api.md does not show the section api of %s", anyAPI)

@@ -23,10 +23,7 @@ func TestAPI_githubHooks_areConfigured(t *testing.T) {
 	t.Parallel()
 	text := githubAPI + "{key: {value: github_pat_1}, hooks: [repos/octo-org/kettle.js/hooks/12, " +
 		"orgs/octo-org/hooks/9], repositories: [octo-org/kettle.js], redeliver: true}"
-	c, err := config.Parse([]byte(text), environment())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, text)
 	want := &provider.API{BaseURL: "https://api.github.com",
 		Key: provider.Secret{Name: "api.key", Value: []byte("github_pat_1")}, Version: "2022-11-28", Rate: 5,
 		Concurrency: 4,
@@ -46,10 +43,7 @@ func TestAPI_shopify_isConfigured(t *testing.T) {
 	t.Parallel()
 	text := shopifyAPI + "{key: {value: shpat_1}, bulk: [order, gift_card], types: {gift_card: {get: " +
 		"'gift_cards/{id}.json', list: giftCards}, variant: {list: productVariants, changed: true}}}"
-	c, err := config.Parse([]byte(text), environment())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, text)
 	want := &provider.API{BaseURL: "https://my-shop.myshopify.com",
 		Key: provider.Secret{Name: "api.key", Value: []byte("shpat_1")}, Version: "2026-07", Rate: 1, Concurrency: 2,
 		Timeout: 30 * time.Second, MaxBytes: 16 << 20, LateEventGrace: 2 * time.Minute,
@@ -179,10 +173,7 @@ func TestReconcile_section_becomesSchedules(t *testing.T) {
 schedules:
   a-events: {job: replay, cron: "0 4 * * *"}
 `
-	c, err := config.Parse([]byte(text), environment("POSTERN_SOURCES_A_RECONCILE_OBJECTS=0 5 * * *"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, text, "POSTERN_SOURCES_A_RECONCILE_OBJECTS=0 5 * * *")
 	schedule := func(job, cron, zone string, parameters map[string]string) *config.Schedule {
 		return &config.Schedule{Job: job, Cron: cron, TimeZone: zone, Overlap: "skip", Missed: "run",
 			Parameters: parameters}

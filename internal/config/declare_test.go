@@ -315,7 +315,7 @@ func TestDeclaredSource_reachableDeletes_areAccepted(t *testing.T) {
 // The settings can express every kind of scheme, and the resulting scheme matches them.
 func TestDeclaredScheme_yaml_becomesScheme(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(declaredSource("hmac", `
+	c := parse(t, declaredSource("hmac", `
 schemes:
   - name: mine
     header: [X-S, X-S-#]
@@ -337,10 +337,7 @@ schemes:
     message: "{header:X-D}"
     body_digest: {from: header:X-D, digest: sha1, encoding: base64}
 url: https://hooks.example/webhooks/a
-`)), environment())
-	if err != nil {
-		t.Fatal(err)
-	}
+`))
 	ref := signature.MustRef
 	want := []*signature.Scheme{{
 		Name: "mine", Digest: signature.SHA512, Encoding: signature.Base64URL,
@@ -376,9 +373,7 @@ func TestDeclaredSource_variables_becomeProvider(t *testing.T) {
 		"POSTERN_SOURCES_A_SCHEME_METHOD=token", "POSTERN_SOURCES_A_SCHEME_BODY_UNSIGNED=true",
 		"POSTERN_SOURCES_A_EVENTS_KEY={json:id}", "POSTERN_SOURCES_A_OBJECTS_0_TYPE=order",
 		"POSTERN_SOURCES_A_OBJECTS_0_ID={json:id}"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	spec := c.Endpoints()[0].Provider.(*declared.Provider).Spec()
 	s := spec.Schemes[0]
 	if s.Method != signature.Token || s.Encoding != signature.Plain || s.Name != "token" || len(s.Signature.In) != 2 ||
@@ -396,13 +391,10 @@ func TestDeclaredSource_variables_becomeProvider(t *testing.T) {
 // Senders that use Standard Webhooks share the signature format, and the source defines the rest.
 func TestStandardWebhooks_eventsSection_isApplied(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(strings.Replace(declaredSource("standardwebhooks", `
+	c := parse(t, strings.Replace(declaredSource("standardwebhooks", `
 events: {type: "{json:kind}", headers: [x-more]}
 objects: [{type: order, id: "{json:data.id}"}]
-`), "736563726574", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", 1)), environment())
-	if err != nil {
-		t.Fatal(err)
-	}
+`), "736563726574", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", 1))
 	e := c.Endpoints()[0]
 	d := &provider.Delivery{Header: map[string][]string{"Webhook-Id": {"msg_1"}},
 		Body: []byte(`{"kind": "k", "data": {"id": "7"}}`)}
@@ -431,9 +423,7 @@ func TestSecrets_publicKeyAlongsideSharedSecrets_needsPrefix(t *testing.T) {
 		t.Errorf("a bare public key: %v", err)
 	}
 	c, err := parse("whpk_" + bare)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e := c.Endpoints()[0]
 	for _, key := range []string{bare, string(public), "whpk_" + bare} {
 		mac := hmac.New(sha256.New, []byte(key))
@@ -457,9 +447,7 @@ const directSource = "database: {url: postgres://postern@localhost/postern}\nsou
 func direct(t *testing.T, settings string, env map[string]string) config.Endpoint {
 	t.Helper()
 	c, err := config.Parse([]byte(directSource+settings), func(name string) string { return env[name] })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c.Endpoints()[0]
 }
 

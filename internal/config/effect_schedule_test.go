@@ -32,10 +32,7 @@ effects:
 
 func TestEffectSchedule_yaml_becomesRule(t *testing.T) {
 	t.Parallel()
-	c, err := parseEffects(aSummary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, aSummary)
 	r := c.Rules()[0]
 	s := r.Schedule
 	if r.On != rules.OnSchedule || s.Cron != "0 9 * * 1" || s.TimeZone != "Europe/Berlin" || s.WindowLength != 0 ||
@@ -134,10 +131,7 @@ var anEventRule = strings.NewReplacer("    schedule: {cron: \"0 9 * * 1\", time_
 // A rule for each event uses the event's content, and its key names the event.
 func TestEffect_eachEvent_becomesRule(t *testing.T) {
 	t.Parallel()
-	c, err := parseEffects(anEventRule)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, anEventRule)
 	if r := c.Rules()[0]; r.On != rules.OnEvent || r.Schedule != nil {
 		t.Errorf("%+v", r)
 	}

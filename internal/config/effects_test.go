@@ -67,10 +67,7 @@ func checkRejected(t *testing.T, text string, words ...string) {
 // effectWarnings returns the effect warnings that contain a text.
 func effectWarnings(t *testing.T, text, about string) string {
 	t.Helper()
-	c, err := parseEffects(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, text)
 	var out []string
 	for _, w := range c.EffectWarnings() {
 		if strings.Contains(w, about) {
@@ -82,10 +79,7 @@ func effectWarnings(t *testing.T, text, about string) string {
 
 func TestEffects_yaml_becomesRules(t *testing.T) {
 	t.Parallel()
-	c, err := parseEffects(anEffect)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, anEffect)
 	r := c.Rules()[0]
 	s := &r.Steps[0]
 	if r.Version != 1 || r.Approval != rules.ApproveNone || s.Timeout != 30*time.Second || s.Retry.MaxAttempts != 20 ||
@@ -212,11 +206,8 @@ func TestEffects_stepKey_mustBeSentUnchanged(t *testing.T) {
 // and not errors.
 func TestEffectWarnings_riskyRules_areReported(t *testing.T) {
 	t.Parallel()
-	c, err := parseEffects(strings.Replace(anEffect, "      - name: send", "      - {name: first, to: mail, path: "+
+	c := parse(t, strings.Replace(anEffect, "      - name: send", "      - {name: first, to: mail, path: "+
 		"/x, at_most_once: true, operator_resolves: true}\n      - name: send", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
 	if w := c.EffectWarnings(); len(w) != 2 || !strings.Contains(w[0], "source shop has no section api") ||
 		!strings.Contains(w[1], "line 16: effects.receipt.steps.0.at_most_once: step first must not be sent twice") {
 		t.Error(w)
@@ -245,9 +236,7 @@ func TestEffectWarnings_sameKey_isReported(t *testing.T) {
 func effectExample(t *testing.T, heading string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/how-to/react-once-with-effects.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, _ := strings.Cut(string(page), heading+"\n")
 	_, block, _ := strings.Cut(section, "```yaml")
 	_, block, _ = strings.Cut(block, "\n")
@@ -266,10 +255,7 @@ func effectExample(t *testing.T, heading string) string {
 // reconciliation or an import finds, as the page says.
 func TestEffects_example_isAccepted(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(effectExample(t, "## Write a rule")), environment())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, effectExample(t, "## Write a rule"))
 	open, paid := map[string]any{"status": "open"}, map[string]any{"status": "paid"}
 	for name, tc := range map[string]struct {
 		old    map[string]any
@@ -296,11 +282,8 @@ func TestEffects_furtherExamples_areAccepted(t *testing.T) {
 	t.Parallel()
 	for heading, on := range map[string]rules.Trigger{"## React to each event": rules.OnEvent,
 		"## React on a schedule": rules.OnSchedule} {
-		c, err := parseEffects(effectExample(t, heading) + "destinations:\n  mail: {url: " +
+		c := parse(t, effectExample(t, heading)+"destinations:\n  mail: {url: "+
 			"\"https://mail.example.com\"}\n")
-		if err != nil {
-			t.Fatal(err)
-		}
 		r := c.Rules()[0]
 		if r.On != on {
 			t.Errorf("%s: %+v", heading, r)

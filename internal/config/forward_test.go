@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 )
 
@@ -24,10 +23,7 @@ forward:
 
 func TestForward_expanded_isRuleAndSignedDestination(t *testing.T) {
 	t.Parallel()
-	c, err := parseEffects(strings.Replace(aForward, "types: [", "rate: 5\n    types: [", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, strings.Replace(aForward, "types: [", "rate: 5\n    types: [", 1))
 	all := c.Rules()
 	if len(all) != 1 || all[0].Name != "forward-app" || all[0].On != rules.OnRevision || !all[0].Supersede {
 		t.Fatalf("rules %+v", all)
@@ -58,10 +54,7 @@ func TestForward_expanded_isRuleAndSignedDestination(t *testing.T) {
 
 func TestForward_star_selectsAllSources(t *testing.T) {
 	t.Parallel()
-	c, err := parseEffects(strings.Replace(aForward, `shop/subscription, shop/checkout.session, "orders/*"`, `"*"`, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, strings.Replace(aForward, `shop/subscription, shop/checkout.session, "orders/*"`, `"*"`, 1))
 	want := []rules.Selector{{Source: "orders", Type: "*"}, {Source: "shop", Type: "*"}}
 	if diff := cmp.Diff(want, c.Rules()[0].Forwards); diff != "" {
 		t.Error(diff)
@@ -116,11 +109,8 @@ func TestForward_newType_isAWarning(t *testing.T) {
 
 func TestForward_localReceiver_callsOnlyAllowedAddresses(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(strings.Replace(aForward, "to: https://app.example.com/postern",
-		"to: http://127.0.0.1:9090/in\n    allow: [127.0.0.1]", 1)), environment())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, strings.Replace(aForward, "to: https://app.example.com/postern",
+		"to: http://127.0.0.1:9090/in\n    allow: [127.0.0.1]", 1))
 	if to := c.ResolveDestinations()[0]; !to.AllowedOnly || len(to.Allow) != 1 {
 		t.Errorf("%+v", to)
 	}

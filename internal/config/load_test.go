@@ -24,6 +24,25 @@ func environment(pairs ...string) func(string) string {
 	return func(name string) string { return values[name] }
 }
 
+// must ends the test on an error.
+func must(t interface {
+	Helper()
+	Fatal(args ...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// parse reads a configuration that must be valid, with variables NAME=value.
+func parse(t testing.TB, text string, variables ...string) *config.Config {
+	t.Helper()
+	c, err := config.Parse([]byte(text), environment(variables...))
+	must(t, err)
+	return c
+}
+
 const issueExample = `
 database: {url: "postgres://postern:pw@localhost/postern"}
 nats: {url: "nats://localhost:4222"}
@@ -42,11 +61,7 @@ func TestParse_secrets_areReadFromValueEnvAndFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "secret")
 	write(t, file, "whsec_new_of_a_test\n")
-	c, err := config.Parse([]byte(strings.ReplaceAll(issueExample, "%FILE%", file)),
-		environment("THIRD=whsec_third_of_a_test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, strings.ReplaceAll(issueExample, "%FILE%", file), "THIRD=whsec_third_of_a_test")
 	got := map[string]string{}
 	for _, e := range c.Endpoints() {
 		for _, s := range e.Source.Secrets {
@@ -67,11 +82,8 @@ func TestParse_secrets_areReadFromValueEnvAndFile(t *testing.T) {
 
 func TestDefault_unsetSettings_getDefaults(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte("database: {url: postgres://x}\ningest: {max_body_bytes: 8MiB, deadline: "+
-		"2s}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}"), environment())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, "database: {url: postgres://x}\ningest: {max_body_bytes: 8MiB, deadline: "+
+		"2s}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}")
 	if c.Ingest.Deadline != 2*time.Second || c.Ingest.Listen != "127.0.0.1:8080" || c.Ingest.QueueBytes != 256<<20 {
 		t.Fatalf("ingest: %+v", c.Ingest)
 	}
@@ -91,16 +103,13 @@ func TestParse_variables_overrideFile(t *testing.T) {
 	t.Parallel()
 	file := "database: {url: postgres://file}\nsources: {my-shop: {provider: stripe, secrets: [{name: n, value: " +
 		"whsec_secret_of_a_test}]}}\n"
-	c, err := config.Parse([]byte(file), environment("POSTERN_DATABASE_URL=postgres://env",
+	c := parse(t, file, "POSTERN_DATABASE_URL=postgres://env",
 		"POSTERN_INGEST_MAX_BODY_BYTES=1MiB", "POSTERN_STREAM_MAX_AGE=2h", "POSTERN_INGEST_QUEUE=7",
 		"POSTERN_SOURCES=added,my-shop", "POSTERN_SOURCES_ADDED_PROVIDER=shopify",
 		"POSTERN_SOURCES_ADDED_ACCOUNTS=a.myshopify.com, b.myshopify.com", "POSTERN_SOURCES_ADDED_SECRETS_0_NAME=one",
 		"POSTERN_SOURCES_ADDED_SECRETS_0_VALUE=secret of a test",
 		"POSTERN_SOURCES_MY_SHOP_SECRETS_0_VALUE=whsec_changed_secret", "POSTERN_SOURCES_MY_SHOP_SECRETS_1_NAME=next",
-		"POSTERN_SOURCES_MY_SHOP_SECRETS_1_VALUE=whsec_secret_of_a_test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+		"POSTERN_SOURCES_MY_SHOP_SECRETS_1_VALUE=whsec_secret_of_a_test")
 	if string(c.Database.URL) != "postgres://env" || c.Ingest.MaxBodyBytes != 1<<20 || c.Stream.MaxAge != 2*time.Hour ||
 		c.Ingest.Queue != 7 {
 		t.Fatalf("%v", c)
@@ -116,16 +125,13 @@ func TestParse_variables_overrideFile(t *testing.T) {
 
 func TestParse_references_expandInValuesOnly(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(`
+	c := parse(t, `
 database: {url: "postgres://u:${PW}@h/${PW}", maintenance_url: 'postgres://$${PW}'} # ${UNSET} in a comment is left alone
 sources: {a: {provider: stripe, secrets: [{name: n, value: "whsec_x of a test: ${PW}"}]}}
 nats:
   url: |-
     ${PW}
-`), environment("PW=p: #w"))
-	if err != nil {
-		t.Fatal(err)
-	}
+`, "PW=p: #w")
 	if got := string(c.Database.URL); got != "postgres://u:p: #w@h/p: #w" {
 		t.Errorf("url %q", got)
 	}
@@ -178,9 +184,7 @@ func TestLoad_purpose_decidesWhatIsChecked(t *testing.T) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 const oneSource = `database: {url: postgres://x/y}

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/mail"
 )
@@ -35,10 +34,7 @@ effects:
 
 func TestEffectMail_yaml_becomesRule(t *testing.T) {
 	t.Parallel()
-	c, err := parseEffects(aMail)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, aMail)
 	s := c.Rules()[0].Steps[0]
 	if !s.NeverRepeat || s.Do.Mail == nil || s.Do.Mail.From.Name != "Shop" ||
 		rules.MessageID("postern-k", s.Do.Mail.From.Address) != "postern-k@shop.example" {
@@ -135,10 +131,7 @@ func TestEffectMail_wrongSettings_areReported(t *testing.T) {
 // content.
 func TestEffectMail_example_isAccepted(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(effectExample(t, "## Send a mail")), environment("SMTP_PASSWORD=secret"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, effectExample(t, "## Send a mail"), "SMTP_PASSWORD=secret")
 	got, err := c.Rules()[0].Steps[0].Do.Render(
 		&rules.TemplateData{New: map[string]any{"customer_email": "jo@example.com",
 			"number": "R-7", "amount_paid": 12}, StepKey: "postern-k"}, "")
@@ -191,10 +184,7 @@ notify:
 // Errors in alerts are reported with their line.
 func TestNotify_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()
-	c, err := parseEffects(aNotify)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, aNotify)
 	if n := c.Notify["oncall"]; n.Interval != time.Hour || n.Delay != 15*time.Minute || len(n.Conditions) != 0 ||
 		c.ResolveDestination("app").Timeout != 30*time.Second || c.ResolveDestination("nobody") != nil {
 		t.Errorf("%+v", n)

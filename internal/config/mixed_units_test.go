@@ -17,7 +17,7 @@ import (
 // seconds, and an API with either.
 func mixedUnits(t *testing.T) config.Endpoint {
 	t.Helper()
-	c, err := config.Parse([]byte(`
+	c := parse(t, `
 database: {url: postgres://x/y}
 sources:
   shop:
@@ -33,10 +33,7 @@ sources:
       base_url: https://shop.example
       control: /me
       objects: {order: {get: '/orders/{id}', version: {path: at}}}
-`), func(string) string { return "" })
-	if err != nil {
-		t.Fatal(err)
-	}
+`)
 	return c.Endpoints()[0]
 }
 
@@ -48,9 +45,7 @@ func readEvent(t *rapid.T, ep config.Endpoint, kind, body string, at time.Time) 
 	}
 	o.State = o.State.Get("n")
 	in, err := versioning.InputFromObservation(o, at.Add(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return in
 }
 
@@ -76,14 +71,10 @@ func TestMixedUnits_anyOrder_neverSilentlyWrong(t *testing.T) {
 				Body: []byte(body(state, changed, fineAPI))},
 				Date: now.Truncate(time.Second), Lag: time.Second}
 			o, err := ep.Reader.Snapshot(ep.Source, &l.Snapshot)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			o.State = o.State.Get("n")
 			in, err := versioning.InputFromRefetch(o, l, now)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return in
 		}
 		lost := false
@@ -173,7 +164,7 @@ func TestVersionUnits_typesReadFromSeveralFields_areCut(t *testing.T) {
 // whole seconds. Nothing in the configuration shows this.
 func TestOneField_kindsOfMixedResolution_neverSilentlyWrong(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(`
+	c := parse(t, `
 database: {url: postgres://x/y}
 sources:
   shop:
@@ -182,10 +173,7 @@ sources:
     scheme: {header: X-Signature, message: '{body}', encoding: hex}
     events: {type: '{json:type}'}
     objects: [{events: ['*'], type: order, id: '{json:id}', state: order, version: {from: 'json:at'}}]
-`), func(string) string { return "" })
-	if err != nil {
-		t.Fatal(err)
-	}
+`)
 	ep := c.Endpoints()[0]
 	layout := map[bool]string{true: "2006-01-02T15:04:05.000Z07:00", false: time.RFC3339}
 	undecided, right := 0, 0

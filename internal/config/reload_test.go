@@ -18,16 +18,9 @@ func files(t *testing.T, contents map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range contents {
-		put(t, filepath.Join(dir, name), text)
+		write(t, filepath.Join(dir, name), text)
 	}
 	return dir
-}
-
-func put(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // withSecretIn is a configuration whose only source has its secret in a file next to it.
@@ -39,9 +32,7 @@ func withSecretIn(path string) string {
 func load(t *testing.T, l *config.Loader) *config.Config {
 	t.Helper()
 	c, err := l.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -76,33 +67,31 @@ func TestLoader_changedFile_isNoticed(t *testing.T) {
 	dir := files(t, map[string]string{"secret": "whsec_one_of_a_test\n", "key": "sk_test_old"})
 	file, secret, key := filepath.Join(dir, "postern.yaml"), filepath.Join(dir, "secret"), filepath.Join(dir, "key")
 	text := strings.Replace(withSecretIn(secret), "stripe,", "stripe, api: {key: {file: '"+key+"'}},", 1)
-	put(t, file, text)
+	write(t, file, text)
 	l := config.NewLoader(file, config.ForGateway, nil)
 	load(t, l)
 	unchanged(t, l, "nothing")
-	put(t, file, text+"# a comment\n")
+	write(t, file, text+"# a comment\n")
 	changed(t, l, "the file")
-	put(t, key, "sk_test_new")
+	write(t, key, "sk_test_new")
 	changed(t, l, "the file of an API's key")
 	if got := string(load(t, l).Endpoints()[0].API.Key.Value); got != "sk_test_new" {
 		t.Errorf("the key is %q", got)
 	}
-	put(t, secret, "whsec_two_of_a_test\n")
+	write(t, secret, "whsec_two_of_a_test\n")
 	changed(t, l, "a secret's file")
 	if got := string(load(t, l).Endpoints()[0].Source.Secrets[0].Value); got != "whsec_two_of_a_test" {
 		t.Errorf("the secret is %q", got)
 	}
-	if err := os.Remove(secret); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(secret))
 	changed(t, l, "a secret's file that is gone")
-	put(t, secret, "whsec_three_of_a_test")
+	write(t, secret, "whsec_three_of_a_test")
 	changed(t, l, "a secret's file that is there again")
-	put(t, file, "sources: [") // the configuration no longer names a secret file
+	write(t, file, "sources: [") // the configuration no longer names a secret file
 	changed(t, l, "a broken file")
-	put(t, file, withSecretIn(secret))
+	write(t, file, withSecretIn(secret))
 	changed(t, l, "the corrected file")
-	put(t, secret, "whsec_four_of_a_test")
+	write(t, secret, "whsec_four_of_a_test")
 	changed(t, l, "a secret's file after all that")
 }
 
@@ -114,12 +103,12 @@ func TestLoader_fileStillChanging_isNotReported(t *testing.T) {
 	l := config.NewLoader(file, config.ForGateway, nil)
 	load(t, l)
 	for _, text := range []string{"", "database", "database: {url:", "database: {url: postgres://y}"} {
-		put(t, file, text)
+		write(t, file, text)
 		if l.Changed() {
 			t.Fatalf("reported after %q", text)
 		}
 	}
-	put(t, file, "database: {url: postgres://x}\n") // the previous content
+	write(t, file, "database: {url: postgres://x}\n") // the previous content
 	unchanged(t, l, "a change that was undone")
 }
 
@@ -129,20 +118,14 @@ func TestLoader_swappedLink_isNoticed(t *testing.T) {
 	dir := t.TempDir()
 	point := func(version, secret string) {
 		sub := filepath.Join(dir, version)
-		if err := os.Mkdir(sub, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		put(t, filepath.Join(sub, "secret"), secret)
-		put(t, filepath.Join(sub, "postern.yaml"), withSecretIn(filepath.Join(dir, "secret")))
+		must(t, os.Mkdir(sub, 0o700))
+		write(t, filepath.Join(sub, "secret"), secret)
+		write(t, filepath.Join(sub, "postern.yaml"), withSecretIn(filepath.Join(dir, "secret")))
 		link := filepath.Join(dir, version+".link")
-		if err := errors.Join(os.Symlink(version, link), os.Rename(link, filepath.Join(dir, "data"))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Symlink(version, link), os.Rename(link, filepath.Join(dir, "data"))))
 	}
 	for _, name := range []string{"secret", "postern.yaml"} {
-		if err := os.Symlink(filepath.Join("data", name), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(filepath.Join("data", name), filepath.Join(dir, name)))
 	}
 	point("v1", "whsec_one_of_a_test")
 	l := config.NewLoader(filepath.Join(dir, "postern.yaml"), config.ForGateway, nil)
@@ -159,10 +142,8 @@ func TestLoader_secretFromPipe_isReused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "postern.yaml")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	put(t, file, withSecretIn(pipe))
+	must(t, syscall.Mkfifo(pipe, 0o600))
+	write(t, file, withSecretIn(pipe))
 	written := make(chan error, 1)
 	go func() { written <- os.WriteFile(pipe, []byte("whsec_once_of_a_test"), 0) }()
 	l := config.NewLoader(file, config.ForGateway, nil)
@@ -187,14 +168,12 @@ func TestLoader_edit_runsAtEachLoad(t *testing.T) {
 		return c.ReplaceSecret("stripe", secret)
 	})
 	load(t, l)
-	put(t, secret, "whsec_second_of_a_test")
+	write(t, secret, "whsec_second_of_a_test")
 	changed(t, l, "the secret of the command line")
 	if got := string(load(t, l).InstanceSources()["shopify"].Secret); got != config.DemoShopifySecret {
 		t.Errorf("the other source's secret is %q", got)
 	}
-	if err := os.Remove(secret); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(secret))
 	if _, err := l.Load(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without the secret: %v", err)
 	}
@@ -206,7 +185,7 @@ func TestLoader_edit_runsAtEachLoad(t *testing.T) {
 func TestLoader_needRestart_namesChangedSettings(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "postern.yaml")
-	put(t, file, "database: {url: postgres://x}\n")
+	write(t, file, "database: {url: postgres://x}\n")
 	l := config.NewLoader(file, config.ForGateway, nil)
 	load(t, l).Database.URL = "postgres://found-out" // as the process does for its own servers
 	for text, want := range map[string]string{
@@ -216,7 +195,7 @@ func TestLoader_needRestart_namesChangedSettings(t *testing.T) {
 		"database: {url: postgres://x}\nprocessor: {republisher: {every: 5s}}": "processor.republisher.every",
 		"database: {url: postgres://x}\n":                                      "",
 	} {
-		put(t, file, text)
+		write(t, file, text)
 		names := l.NeedRestart(load(t, l))
 		slices.Sort(names)
 		if got := strings.Join(names, " "); got != want {
@@ -230,11 +209,8 @@ func TestLoader_needRestart_namesChangedSettings(t *testing.T) {
 func TestDigest_sections_decide(t *testing.T) {
 	t.Parallel()
 	digest := func(more, name, secret string) string {
-		c, err := config.Parse([]byte("database: {url: postgres://x}\n"+more+"sources:\n  a: {provider: stripe, "+
-			"secrets: [{name: "+name+", value: "+secret+"}]}\n"), func(string) string { return "" })
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := parse(t, "database: {url: postgres://x}\n"+more+"sources:\n  a: {provider: stripe, "+
+			"secrets: [{name: "+name+", value: "+secret+"}]}\n")
 		return c.Digest()
 	}
 	one := digest("", "n", "whsec_secret_of_the_tests")

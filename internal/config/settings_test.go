@@ -71,9 +71,7 @@ func TestWarnings_fullDisk_isReported(t *testing.T) {
 		t.Error(diff)
 	}
 
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
 	used := filepath.Join(dir, "1.spool")
 	write(t, used, "")
 	if err := os.Truncate(used, tooLarge); err != nil { // a sparse file, which uses no space
@@ -105,7 +103,7 @@ func TestDatabaseURL_weakerDurability_isRejected(t *testing.T) {
 
 func TestEndpoints_networksAndRates_areApplied(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(`
+	c := parse(t, `
 database: {url: postgres://x}
 ingest:
   trusted_proxies: [127.0.0.1, '::1', fd00::/8]
@@ -114,10 +112,7 @@ sources:
 		`allow_from: [192.0.2.0/24], rate_limit: {per_second: 7}}
   b: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}], rate_limit: {per_second: 7, burst: 2}}
   c: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}
-`), environment("POSTERN_SOURCES_B_ALLOW_FROM=192.0.2.7, 2001:db8::/32", "POSTERN_SOURCES_C_RATE_LIMIT_PER_SECOND=9"))
-	if err != nil {
-		t.Fatal(err)
-	}
+`, "POSTERN_SOURCES_B_ALLOW_FROM=192.0.2.7, 2001:db8::/32", "POSTERN_SOURCES_C_RATE_LIMIT_PER_SECOND=9")
 	if got := fmt.Sprint(c.Ingest.Proxies()); got != "[127.0.0.1/32 ::1/128 fd00::/8]" {
 		t.Errorf("proxies %s", got)
 	}
@@ -133,18 +128,15 @@ sources:
 // override the file.
 func TestSchedules_yaml_isChecked(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(`database: {url: postgres://x}
+	c := parse(t, `database: {url: postgres://x}
 schedules:
   nightly:
     job: replay
     cron: "30 3 * * *"
     parameters: {source: shop, rate: 50, since: 25h, publish: true}
-`), environment("POSTERN_SCHEDULES=weekly", "POSTERN_SCHEDULES_WEEKLY_JOB=replay",
+`, "POSTERN_SCHEDULES=weekly", "POSTERN_SCHEDULES_WEEKLY_JOB=replay",
 		"POSTERN_SCHEDULES_WEEKLY_CRON=0 4 * * 1", "POSTERN_SCHEDULES_WEEKLY_OVERLAP=queue",
-		"POSTERN_SCHEDULES_WEEKLY_PARAMETERS=source=shop,type=invoice.*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+		"POSTERN_SCHEDULES_WEEKLY_PARAMETERS=source=shop,type=invoice.*")
 	want := map[string]*config.Schedule{
 		"nightly": {Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC", Overlap: "skip", Missed: "run",
 			Parameters: map[string]string{"source": "shop", "rate": "50", "since": "25h", "publish": "true"}},
@@ -217,9 +209,7 @@ func TestConfig_printing_showsNoSecret(t *testing.T) {
 		fmt.Fprintf(&out, verb, *c.Endpoints()[0].API)
 	}
 	b, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out.Write(b)
 	if strings.Contains(out.String(), "s3cret") {
 		t.Fatal(out.String())
@@ -233,11 +223,8 @@ func TestConfig_printing_showsNoSecret(t *testing.T) {
 
 func TestTemplate_secretSet_loads(t *testing.T) {
 	t.Parallel()
-	c, err := config.Parse([]byte(config.Template()), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test",
-		"POSTERN_DB_PASSWORD=x"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, config.Template(), "STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test",
+		"POSTERN_DB_PASSWORD=x")
 	if e := c.Endpoints(); len(e) != 1 || e[0].Source.Name != "stripe" ||
 		string(e[0].Source.Secrets[0].Value) != "whsec_secret_of_a_test" {
 		t.Fatalf("sources: %v", c.Sources)
@@ -264,11 +251,8 @@ func TestTemplate_allSettingsUncommented_loads(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	c, err := config.Parse([]byte(strings.Join(lines, "")), environment("STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test",
-		"ACME_WEBHOOK_SECRET=secret of a test", "FORWARD_SECRET=whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, strings.Join(lines, ""), "STRIPE_WEBHOOK_SECRET=whsec_secret_of_a_test",
+		"ACME_WEBHOOK_SECRET=secret of a test", "FORWARD_SECRET=whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
 	if len(c.Endpoints()) != 3 || c.NATS.Replicas != 3 || c.Ingest.TLS.Key == "" || c.Admin.Listen == "" {
 		t.Fatalf("not everything was switched on: %v", c)
 	}
@@ -299,11 +283,8 @@ func TestDemoSources_everyProvider_isRejectedElsewhere(t *testing.T) {
 func TestInstance_writtenFile_isReadBack(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c, err := config.Parse([]byte("database: {url: postgres://x}\nsources: {mine: {provider: shopify, accounts: "+
-		"[a.myshopify.com], secrets: [{name: n, value: s3cret of a test}]}}"), environment())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := parse(t, "database: {url: postgres://x}\nsources: {mine: {provider: shopify, accounts: "+
+		"[a.myshopify.com], secrets: [{name: n, value: s3cret of a test}]}}")
 	c.Sources["stripe"] = config.DemoSources()["stripe"]
 	want := &config.Instance{DatabaseURL: "postgres://x?a=b&c=d", NATSURL: "nats://x", IngestURL: "http://i",
 		AdminURL: "http://a", PID: 7, Sources: c.InstanceSources()}
@@ -311,18 +292,14 @@ func TestInstance_writtenFile_isReadBack(t *testing.T) {
 		t.Errorf("no instance: %v", err)
 	}
 	for range 2 {
-		if err := config.WriteInstance(dir, want); err != nil {
-			t.Fatal(err)
-		}
+		must(t, config.WriteInstance(dir, want))
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, config.InstanceFile)); err != nil ||
 		!strings.Contains(string(text), `"postgres://x?a=b&c=d"`) {
 		t.Errorf("a URL can be copied out of the file: %v\n%s", err, text)
 	}
 	got, err := config.ReadInstance(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -15,9 +15,7 @@ import (
 func TestCheckSpool_memory_isRejected(t *testing.T) {
 	t.Parallel()
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink("/dev/shm", link); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("/dev/shm", link))
 	for _, dir := range []string{"/dev/shm", "/dev/shm/postern/spool", link + "/spool"} {
 		_, err := config.Parse(fmt.Appendf(nil, spoolExample, dir, false), environment())
 		if err == nil || !strings.Contains(err.Error(), dir+" is in memory (tmpfs), so acknowledged deliveries are "+

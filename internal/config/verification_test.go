@@ -145,11 +145,7 @@ func TestWarnings_weakVerification_nameItsReason(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, err := config.Parse([]byte(secretsOf(tc.provider, tc.scheme, tc.secret)),
-				environment("SECRET="+tc.secret))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := parse(t, secretsOf(tc.provider, tc.scheme, tc.secret), "SECRET="+tc.secret)
 			got := strings.Join(c.Warnings(), "\n")
 			if tc.want == "" && got != "" || !strings.HasPrefix(got, tc.want) || strings.Contains(got, "\n") {
 				t.Errorf("warnings %q, want %q", got, tc.want)

@@ -11,3 +11,14 @@ func check(s *signature.Scheme) error {
 	s.Check(c)
 	return c.Err()
 }
+
+// must ends the test on an error.
+func must(t interface {
+	Helper()
+	Fatal(args ...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

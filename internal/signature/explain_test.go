@@ -173,9 +173,7 @@ func TestExplain_commonMistakes_areNamed(t *testing.T) {
 			t.Parallel()
 			sent := signature.Request{URL: test.sent.url, Header: http.Header{}, Body: []byte(test.sent.body),
 				ReceivedAt: time.Unix(signedAt, 0)}
-			if err := test.sent.scheme.Sign([]byte(test.sent.secret), &sent, sent.ReceivedAt); err != nil {
-				t.Fatal(err)
-			}
+			must(t, test.sent.scheme.Sign([]byte(test.sent.secret), &sent, sent.ReceivedAt))
 			got := sent
 			got.URL, got.Body = test.got.url, []byte(test.got.body)
 			secrets := [][]byte{[]byte("another"), []byte(test.got.secret)}
@@ -220,9 +218,7 @@ func TestExplain_commonMessages_areTried(t *testing.T) {
 			t.Parallel()
 			r := signature.Request{Header: http.Header{"X-Msg-Id": {"msg_1"}, "X-Time": {"1700000000"}},
 				Body: []byte(`{"id":"evt_1"}`), ReceivedAt: time.Unix(signedAt, 0)}
-			if err := test.sent.Sign([]byte("abc"), &r, time.Unix(1700000000, 0)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, test.sent.Sign([]byte("abc"), &r, time.Unix(1700000000, 0)))
 			steps := test.got.Explain([][]byte{[]byte("abc")}, r, 0, "main")
 			want := "it matches with " + message + " as the signed message, instead of " + test.got.Message.String()
 			if !slices.ContainsFunc(steps, func(s signature.Step) bool {

@@ -49,9 +49,7 @@ func request(header, value string) signature.Request {
 func sign(t *testing.T, s *signature.Scheme, key, body string, at time.Time) string {
 	t.Helper()
 	r := signature.Request{Body: []byte(body)}
-	if err := s.Sign([]byte(key), &r, at); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Sign([]byte(key), &r, at))
 	return r.Header.Get(s.Signature.In[0].Name)
 }
 
@@ -306,9 +304,7 @@ func TestSchemeCheck_invalidSchemes_fail(t *testing.T) {
 	}
 	for name, test := range tests {
 		s := signature.Scheme{Name: "test", Signature: signature.Layout{In: in("header:X-A")}, Message: bodyOnly}
-		if err := check(&s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, check(&s))
 		test.change(&s)
 		if err := check(&s); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v; want %q", name, err, test.want)
@@ -326,9 +322,7 @@ func extend(t *testing.T, digest []byte, size int, more string) (padding, longer
 	state := append([]byte("sha\x03"), digest...)
 	state = append(state, make([]byte, sha256.BlockSize)...)
 	state = binary.BigEndian.AppendUint64(state, uint64(size+len(padding)))
-	if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(state); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.(encoding.BinaryUnmarshaler).UnmarshalBinary(state))
 	h.Write([]byte(more))
 	return padding, h.Sum(nil)
 }
@@ -348,13 +342,9 @@ func TestIsExtendable_extendedBody_verifies(t *testing.T) {
 			t.Errorf("%s: extendable is %t", message, got)
 		}
 		r := signature.Request{Header: http.Header{}, Body: []byte(body)}
-		if err := s.Sign([]byte(secret), &r, r.ReceivedAt); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Sign([]byte(secret), &r, r.ReceivedAt))
 		digest, err := hex.DecodeString(r.Header.Get("X-S"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		accepted := false
 		// the attacker does not know the secret's length
 		for size := len(body); size < len(body)+2*len(secret)+8; size++ {

@@ -19,9 +19,7 @@ func TestCheckSecret_keyForms(t *testing.T) {
 	t.Parallel()
 	decoded := "mary had a little lamb!!"
 	der, err := x509.MarshalPKIXPublicKey(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)).Public())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tests := map[string]struct {
 		key    signature.Key
 		secret string
@@ -95,9 +93,7 @@ func TestVerify_publicKeyForms(t *testing.T) {
 	discord := catalogue()["Discord"]
 	r := discord.delivery(jsonBody)
 	r.ReceivedAt = time.Unix(signedAt, 0)
-	if err := discord.Sign([]byte("whsk_"+base64.StdEncoding.EncodeToString(private)), &r, r.ReceivedAt); err != nil {
-		t.Fatal(err)
-	}
+	must(t, discord.Sign([]byte("whsk_"+base64.StdEncoding.EncodeToString(private)), &r, r.ReceivedAt))
 	spki := "302a300506032b6570032100" + hex.EncodeToString(public)
 	der, _ := hex.DecodeString(spki)
 	b64 := base64.StdEncoding.EncodeToString

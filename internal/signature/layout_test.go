@@ -20,9 +20,7 @@ func signedRow(t *testing.T, name string) (r signature.Request, verifies func(si
 	}
 	r = row.delivery(row.body)
 	r.ReceivedAt = time.Unix(signedAt, 0)
-	if err := row.Sign([]byte(row.key()), &r, r.ReceivedAt); err != nil {
-		t.Fatal(err)
-	}
+	must(t, row.Sign([]byte(row.key()), &r, r.ReceivedAt))
 	return r, func(r signature.Request) signature.Problem {
 		t.Helper()
 		_, err := verify(t, &row.Scheme, [][]byte{[]byte(row.key())}, r, 0)
@@ -219,9 +217,7 @@ func TestVerify_optionalGroup_absent(t *testing.T) {
 			if id != "" {
 				r.Header.Set("X-Request-Id", id)
 			}
-			if err := row.Sign([]byte("key"), &r, r.ReceivedAt); err != nil {
-				t.Fatal(err)
-			}
+			must(t, row.Sign([]byte("key"), &r, r.ReceivedAt))
 			requests[name+id] = r
 		}
 	}
@@ -277,9 +273,7 @@ func TestVerify_itemKeysNameSigner(t *testing.T) {
 	newline := row.Scheme
 	newline.Message, newline.Or = newline.Or[0], nil
 	other := signature.Request{Body: []byte(row.body), ReceivedAt: r.ReceivedAt}
-	if err := newline.Sign([]byte(row.key()), &other, r.ReceivedAt); err != nil {
-		t.Fatal(err)
-	}
+	must(t, newline.Sign([]byte(row.key()), &other, r.ReceivedAt))
 	if got := verifies(other); got != 0 {
 		t.Errorf("with a newline: problem %d", got)
 	}

@@ -20,20 +20,14 @@ import (
 func TestVerify_eachScheme_acceptsItsSignature(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, row row) {
-		if err := check(&row.Scheme); err != nil {
-			t.Fatal(err)
-		}
-		if err := row.CheckSecret([]byte(row.key())); err != nil {
-			t.Fatal(err)
-		}
+		must(t, check(&row.Scheme))
+		must(t, row.CheckSecret([]byte(row.key())))
 		signed := time.Unix(signedAt, 0).UTC()
 		r := row.delivery(row.body)
 		if row.HasSignature(r) {
 			t.Error("present before it is signed")
 		}
-		if err := row.Sign([]byte(row.key()), &r, signed); err != nil {
-			t.Fatal(err)
-		}
+		must(t, row.Sign([]byte(row.key()), &r, signed))
 		if !row.HasSignature(r) {
 			t.Error("signed and not present")
 		}
@@ -71,9 +65,7 @@ func TestVerify_anyChange_isRejected(t *testing.T) {
 	each(t, func(t *testing.T, row row) {
 		r := row.delivery(row.body)
 		r.ReceivedAt = time.Unix(signedAt, 0)
-		if err := row.Sign([]byte(row.key()), &r, r.ReceivedAt); err != nil {
-			t.Fatal(err)
-		}
+		must(t, row.Sign([]byte(row.key()), &r, r.ReceivedAt))
 		wantRejected := func(what string, r signature.Request, secret string) {
 			t.Helper()
 			if _, err := verify(t, &row.Scheme, [][]byte{[]byte(secret)}, r, 0); err == nil {
@@ -190,9 +182,7 @@ func TestVerify_randomSchemes_acceptOnlyUnchanged(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawScheme(t)
-		if err := check(s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, check(s))
 		secret := []byte(demoSecret)
 		if s.Method == signature.HMAC || s.Method == signature.Hash {
 			secret = rapid.SliceOfN(rapid.Byte(), 12, 80).Draw(t, "secret")
@@ -201,9 +191,7 @@ func TestVerify_randomSchemes_acceptOnlyUnchanged(t *testing.T) {
 		content := rapid.SliceOfN(rapid.Byte(), 1, 200).Draw(t, "body")
 		at := time.Unix(rapid.Int64Range(0, 1<<36).Draw(t, "seconds"), 0)
 		r := signature.Request{Header: http.Header{}, Body: content, ReceivedAt: at}
-		if err := s.Sign(secret, &r, at); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Sign(secret, &r, at))
 		if _, err := s.Verify([][]byte{secret}, r, 0); err != nil {
 			t.Fatalf("signed and rejected: %v", err)
 		}
@@ -265,9 +253,7 @@ func TestExplain_lastStep_agreesWithVerify(t *testing.T) {
 		at := time.Unix(signedAt, 0)
 		r := signature.Request{Header: http.Header{}, Body: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "body"),
 			ReceivedAt: at}
-		if err := s.Sign(secret, &r, at); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Sign(secret, &r, at))
 		names := []string{"X-A", "X-B", "X-1", "X-Time"}
 		name := rapid.SampledFrom(names).Draw(t, "header")
 		value := r.Header.Get(name)
