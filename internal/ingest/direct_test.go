@@ -397,9 +397,7 @@ func curlRequest(t *testing.T, text string) *provider.Delivery {
 func TestAPISourcePage_examples_matchResponses(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/how-to/push-your-own-events.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	blocks := codeBlock.FindAllStringSubmatch(string(page), -1)
 	if len(blocks) != 11 || blocks[0][1] != "yaml" {
 		t.Fatalf("%d code blocks", len(blocks))
@@ -407,9 +405,7 @@ func TestAPISourcePage_examples_matchResponses(t *testing.T) {
 	env := map[string]string{"SHOP_TOKEN": apiToken}
 	c, err := config.Parse([]byte("database: {url: postgres://postern@localhost/postern}\n"+blocks[0][2]),
 		func(name string) string { return env[name] })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	shop := c.Endpoints()[0]
 	if !shop.RequireCommit {
 		t.Error("the source may use the spool")

@@ -64,9 +64,7 @@ func setupHostileClient(t *testing.T) (*hostileClient, *logBuffer) {
 		names[p.Name()] = p.Name()
 	}
 	registered, err := events.RegisterSources(t.Context(), db.Pool, names)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, p := range all.All() {
 		endpoints[p.Name()] = ingest.Endpoint{Number: registered.Number[p.Name()], Provider: p, MaxBody: maxBody,
 			Config: &provider.Source{Name: p.Name(), Accounts: []string{"*"},
@@ -214,9 +212,7 @@ func FuzzHandler(f *testing.F) {
 			forged := *src
 			forged.Secrets = []provider.Secret{{Name: "guessed", Value: []byte("guessed_for_postern_dev")}}
 			d, err := p.Sign(&forged, s, time.Unix(1_800_000_000, 0))
-			if err != nil {
-				f.Fatal(err)
-			}
+			testkit.Must(f, err)
 			f.Add(requestText(p.Name(), d))
 		}
 	}
@@ -235,9 +231,7 @@ func FuzzHandler(f *testing.F) {
 		Settings: ingest.Settings{Deadline: time.Second, StallAfter: time.Second, Queue: 16, QueueBytes: 64 << 20,
 			BatchMax: 16, BatchBytes: 1 << 20, Writers: 1,
 			RejectionsMaxCount: 10, RejectionsMaxBytes: 1 << 20, RejectionsMaxBody: 1 << 20}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	testkit.Must(f, err)
 	handler := server.Handler()
 	f.Fuzz(func(t *testing.T, text []byte) {
 		req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(text)))

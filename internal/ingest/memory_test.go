@@ -141,9 +141,7 @@ func (b *testBundle) stall(t *testing.T, announced int64, sent, held int) <-chan
 	body, write := io.Pipe()
 	t.Cleanup(func() { _ = write.Close() })
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/webhooks/stripe", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	req.ContentLength = announced
 	response := make(chan string, 1)
 	go func() {
@@ -186,9 +184,7 @@ func (b *testBundle) waitGauge(t *testing.T, name, source string, want int) {
 func (b *testBundle) gauge(t *testing.T, name, source string) float64 {
 	t.Helper()
 	families, err := b.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if l := m.GetLabel(); f.GetName() == name && (len(l) == 0 && source == "" || len(l) == 1 &&

@@ -120,9 +120,7 @@ func (o overloadCase) capacity() int { return 2 * o.batch * int(time.Second/o.co
 func (b *testBundle) commits(t *testing.T) int {
 	t.Helper()
 	families, err := b.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, f := range families {
 		if f.GetName() == "postern_append_batch_deliveries" {
 			return int(f.GetMetric()[0].GetHistogram().GetSampleCount())
@@ -165,9 +163,7 @@ func (o overloadCase) run(t *testing.T, withSpool bool) {
 		s.BatchMax, s.Deadline, s.StallAfter, s.AcquireTimeout = o.batch, deadline, stallAfter, acquireTimeout
 		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: proxy.URL, Role: "postern_gateway",
 			MaxConns: 8, MinConns: int32(s.Sessions())}) // as many open sessions as the gateway has
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		t.Cleanup(pool.Close)
 		opts.Pool, opts.Publish = pool, func(...stream.Event) {}
 		if withSpool {

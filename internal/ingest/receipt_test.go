@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 func TestReceipt_newEvent_hasDocumentedFields(t *testing.T) {
@@ -29,9 +30,7 @@ func TestReceipt_newEvent_hasDocumentedFields(t *testing.T) {
 	a := b.post(t, "stripe", d)
 	r := a.receipt(t)
 	var fields map[string]any
-	if err := json.Unmarshal(a.body, &fields); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(a.body, &fields))
 	if got := slices.Sorted(maps.Keys(fields)); !slices.Equal(got, []string{"duplicate", "event_id", "id",
 		"received_at"}) {
 		t.Errorf("a new event's receipt has %v", got)
@@ -54,10 +53,8 @@ func TestReceipt_newEvent_hasDocumentedFields(t *testing.T) {
 	}
 	var stored []byte
 	var verification string
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT body, verification->>'secret' FROM events WHERE id = $1`,
-		id).Scan(&stored, &verification); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.db.Pool.QueryRow(t.Context(), `SELECT body, verification->>'secret' FROM events WHERE id = $1`,
+		id).Scan(&stored, &verification))
 	if !bytes.Equal(stored, d.Body) || verification != "main" {
 		t.Errorf("stored %q, verified by %q", stored, verification)
 	}
@@ -80,9 +77,7 @@ func TestReceipt_conflict_isReportedAndStored(t *testing.T) {
 		a := b.post(t, "stripe", b.sign(t, "stripe", other))
 		want := first
 		want.Duplicate, want.Conflict = true, true
-		if diff := cmp.Diff(want, a.receipt(t)); diff != "" {
-			t.Error(diff)
-		}
+		testkit.Equal(t, "receipt", want, a.receipt(t))
 		if !bytes.Contains(a.body, []byte(`"conflict":true`)) {
 			t.Errorf("receipt %s", a.body)
 		}
@@ -95,10 +90,8 @@ func TestReceipt_conflict_isReportedAndStored(t *testing.T) {
 		t.Errorf("receipt %+v", r)
 	}
 	var conflicting, stored []byte
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT c.body, e.body FROM event_conflicts c
-		JOIN events e ON e.id = c.event`).Scan(&conflicting, &stored); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.db.Pool.QueryRow(t.Context(), `SELECT c.body, e.body FROM event_conflicts c
+		JOIN events e ON e.id = c.event`).Scan(&conflicting, &stored))
 	if !bytes.Equal(conflicting, other.Body) || !bytes.Equal(stored, s.Body) || b.count(t, `SELECT count(*) FROM
 		event_conflicts`) != 1 {
 		t.Errorf("stored %q and %q", conflicting, stored)

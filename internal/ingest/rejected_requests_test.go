@@ -42,15 +42,7 @@ func TestHandler_wrongPathOrMethod_isRejected(t *testing.T) {
 		{http.MethodDelete, "/webhooks/nobody", 405, "method"},
 		{http.MethodPost, "/readyz", 405, "method"},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), tc.method, b.url+tc.path, bytes.NewReader(d.Body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = d.Header.Clone()
-		a, err := b.do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := b.request(t, tc.method, tc.path, d)
 		a.wantProblem(t, tc.status, tc.kind)
 		if allow := a.header.Get("Allow"); tc.status == 405 && tc.path != "/readyz" &&
 			!strings.Contains(allow, http.MethodPost) {
@@ -84,13 +76,9 @@ func TestHandler_contentEncoding_isRejected(t *testing.T) {
 func (b *testBundle) raw(t *testing.T, head string, body io.Reader) (response, net.Conn) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 	if _, err := io.WriteString(conn, strings.ReplaceAll(head, "\n", "\r\n")+"\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -169,29 +157,22 @@ type chunkedReader struct{ io.Reader }
 func TestHandler_chunkedBody_isLimited(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	send := func(d *provider.Delivery, body io.Reader) response {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/webhooks/stripe",
-			chunkedReader{body})
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = d.Header.Clone()
-		a, err := b.do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+	send := func(d *provider.Delivery) response {
+		a, err := b.do(t.Context(), http.MethodPost, "/webhooks/stripe", d.Header,
+			chunkedReader{bytes.NewReader(d.Body)})
+		testkit.Must(t, err)
 		return a
 	}
 	for n, size := range []int{0, 1000, maxBody - 1, maxBody} {
 		s := provider.Sample{Body: fmt.Appendf(nil, `{"id":"evt_%d"}`, n)}
 		s.Body = append(s.Body, bytes.Repeat([]byte(" "), max(0, size-len(s.Body)))...)
 		d := b.sign(t, "stripe", s)
-		if r := send(d, bytes.NewReader(d.Body)).receipt(t); r.EventID != fmt.Sprintf("evt_%d", n) {
+		if r := send(d).receipt(t); r.EventID != fmt.Sprintf("evt_%d", n) {
 			t.Errorf("%d bytes: %+v", size, r)
 		}
 	}
 	d := b.sign(t, "stripe", provider.Sample{Body: bytes.Repeat([]byte("x"), maxBody+1)})
-	send(d, bytes.NewReader(d.Body)).wantProblem(t, 413, "too-large")
+	send(d).wantProblem(t, 413, "too-large")
 	// an endless body is cut off at the limit
 	b.serve(t, shortTimeout) // then the server closes the connection
 	head := "POST /webhooks/stripe HTTP/1.1\nHost: postern\nTransfer-Encoding: chunked"
@@ -225,26 +206,6 @@ func TestHandler_clientDisconnects_eventIsStoredOnce(t *testing.T) {
 	})
 }
 
-func TestHandler_anyResponse_containsNoSecret(t *testing.T) {
-	t.Parallel()
-	b := setup(t, nil)
-	modified := b.invoice(t, 1)
-	modified.Body = append(modified.Body, ' ')
-	var all []response
-	for source, d := range map[string]*provider.Delivery{"stripe": modified, "nobody": modified, "panic": modified,
-		"shop": modified} {
-		all = append(all, b.post(t, source, d))
-	}
-	for _, a := range all {
-		for _, secret := range []string{stripeSecret, shopifySecret, "whsec", "goroutine", "SELECT", ".go:",
-			"postern_gateway"} {
-			if bytes.Contains(a.body, []byte(secret)) {
-				t.Errorf("a response contains %q: %s", secret, a.body)
-			}
-		}
-	}
-}
-
 // A sender that closes its half of the connection after the request still reads, so it gets its
 // receipt.
 func TestHandler_halfClosedConnection_getsReceipt(t *testing.T) {
@@ -258,19 +219,13 @@ func TestHandler_halfClosedConnection_getsReceipt(t *testing.T) {
 	}))
 	t.Cleanup(web.Close)
 	conn, err := net.Dial("tcp", web.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 	d := b.invoice(t, 1)
 	req := httptest.NewRequest(http.MethodPost, "/webhooks/stripe", bytes.NewReader(d.Body))
 	req.Header = d.Header.Clone()
-	if err := errors.Join(req.Write(conn), conn.(*net.TCPConn).CloseWrite()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(req.Write(conn), conn.(*net.TCPConn).CloseWrite()))
 	select {
 	case <-<-requestDone:
 	case <-time.After(20 * time.Second):
@@ -283,9 +238,7 @@ func TestHandler_halfClosedConnection_getsReceipt(t *testing.T) {
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var r receipt
 	if err := json.Unmarshal(body, &r); err != nil || res.StatusCode != http.StatusOK || r.ID == "" || r.Duplicate {
 		t.Errorf("status %d: %s (%v)", res.StatusCode, body, err)

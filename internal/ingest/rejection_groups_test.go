@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -81,11 +80,11 @@ func TestGroupRejections_stored_areGrouped(t *testing.T) {
 	for origin, at := range map[string]string{events.OriginWebhook: "2026-01-02T03:04:09Z",
 		events.OriginReconcile: "2026-01-03T00:00:00Z"} {
 		received, err := time.Parse(time.RFC3339, at)
-		must(t, err)
+		testkit.Must(t, err)
 		_, err = events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: number, ReceivedAt: received,
 			Origin: origin, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte("x"),
 			Events: []provider.Event{{Key: origin, Type: "x"}}}})
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	page, err := ingest.GroupRejections(t.Context(), b.db.Role(t, "operator"), ingest.RejectionFilter{})
 	if err != nil || page.Next != "" || !page.SearchedTo.IsZero() {
@@ -98,16 +97,14 @@ func TestGroupRejections_stored_areGrouped(t *testing.T) {
 			" ", g.AcceptedAt, " ", g.Remotes, " ", g.MoreRemotes, " ", strings.SplitN(g.Diagnosis, " and none", 2)[0]))
 	}
 	const day = "2026-01-02T"
-	if diff := cmp.Diff([]string{
+	testkit.Equal(t, "groups", []string{
 		"stripe missing_signature 2 0 " + day + "05:00:00.000000Z " + day + "05:00:00.000000Z " + day +
 			"03:04:09.000000Z [{198.51.100.1 1} {198.51.100.2 1}] 0 ",
 		"stripe wrong_signature 43 4 " + day + "03:04:06.000000Z " + day + "04:00:00.000000Z " + day +
 			"03:04:09.000000Z [{203.0.113.0/24 40} {2001:db8:1::/48 3}] 0 since 2026-01-02 03:04:10 UTC every " +
 			"delivery of " +
 			"stripe is rejected (wrong_signature)",
-	}, got); diff != "" {
-		t.Error(diff)
-	}
+	}, got)
 	page, err = ingest.GroupRejections(t.Context(), b.db.Pool, ingest.RejectionFilter{Source: number,
 		Reason: "wrong_signature", Since: time.Date(2026, 1, 2, 3, 59, 0, 0, time.UTC)})
 	if err != nil || len(page.Items) != 1 || page.Items[0].Count != 3 {
@@ -119,15 +116,12 @@ func TestGroupRejections_stored_areGrouped(t *testing.T) {
 func TestGroupRejections_plan_usesIndexes(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	tx, err := db.Pool.Begin(t.Context())
-	must(t, err)
-	_, err = tx.Exec(t.Context(), `SET LOCAL enable_seqscan = off`)
-	must(t, err)
+	tx := testkit.OpenTx(t, db.Pool, `SET LOCAL enable_seqscan = off`)
 	rows, err := tx.Query(t.Context(), "EXPLAIN "+ingest.RejectionGroupsSQL, int64(math.MaxInt64), int64(7), nil, nil,
 		nil, nil, 10_000)
-	must(t, err)
+	testkit.Must(t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	must(t, err)
+	testkit.Must(t, err)
 	plan := strings.Join(lines, "\n")
 	for _, table := range []string{"events", "rejections"} {
 		if strings.Contains(plan, "Seq Scan on "+table) {
@@ -136,13 +130,5 @@ func TestGroupRejections_plan_usesIndexes(t *testing.T) {
 	}
 	if !strings.Contains(plan, "rejections_pkey") || !strings.Contains(plan, "Limit") {
 		t.Errorf("%s", plan)
-	}
-	must(t, tx.Rollback(t.Context()))
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

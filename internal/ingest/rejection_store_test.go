@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
@@ -77,9 +75,7 @@ func TestRejectionStore_eachReason_isStored(t *testing.T) {
 			return b.db.Pool.QueryRow(t.Context(), `SELECT reason, detail, remote, headers, body FROM rejections
 				WHERE id > $1`, before).Scan(&reason, &detail, &remote, &raw, &body)
 		})
-		if err := json.Unmarshal(raw, &headers); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal(raw, &headers))
 		if reason != string(r.reason) || detail == "" || remote != "127.0.0.1" || !bytes.Equal(body, r.delivery.Body) {
 			t.Errorf("%s %s is stored as %s (%s) from %s with %d bytes", r.source, r.reason, reason, detail, remote,
 				len(body))
@@ -228,9 +224,7 @@ func TestReprocess_newSecret_storesLikeHandler(t *testing.T) {
 	other := *b.endpoints["stripe"].Config
 	other.Secrets = other.Secrets[1:]
 	signed, err := b.endpoints["stripe"].Provider.Sign(&other, d, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	b.post(t, "stripe", signed).wantProblem(t, 401, "unauthenticated")
 	r := b.onlyRejection(t)
 	unchanged := ingest.Reverify(ingest.Endpoint{Provider: b.endpoints["stripe"].Provider,
@@ -273,14 +267,10 @@ func TestReprocess_newSecret_storesLikeHandler(t *testing.T) {
 	})
 	receipt := reference.post(t, "stripe", signed).receipt(t)
 	id, _ := events.ParseID(receipt.ID)
-	if diff := cmp.Diff(reference.stored(t, id), reprocessed); diff != "" {
-		t.Errorf("the ingest endpoint stores it differently: %s", diff)
-	}
+	testkit.Equal(t, "the ingest endpoint stores it differently", reference.stored(t, id), reprocessed)
 	var verification map[string]string
 	var raw json.RawMessage
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT verification FROM events`).Scan(&raw); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.db.Pool.QueryRow(t.Context(), `SELECT verification FROM events`).Scan(&raw))
 	if err := json.Unmarshal(raw, &verification); err != nil || verification["secret"] != "new" ||
 		verification["reprocessed_by"] != "ada@office" || verification["reprocessed_reason"] != "the secret was new" ||
 		verification["rejection"] != fmt.Sprint(r.ID) || verification["signed_at"] == "" {
@@ -290,9 +280,7 @@ func TestReprocess_newSecret_storesLikeHandler(t *testing.T) {
 
 func (b *testBundle) stored(t *testing.T, id int64) (row string) {
 	t.Helper()
-	if err := b.db.Pool.QueryRow(t.Context(), storedSQL+` WHERE id = $1`, id).Scan(&row); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.db.Pool.QueryRow(t.Context(), storedSQL+` WHERE id = $1`, id).Scan(&row))
 	return row
 }
 
@@ -400,9 +388,7 @@ func TestListRejections_filters_coverAllPages(t *testing.T) {
 	db := testkit.Database(t)
 	operator := db.Role(t, "operator")
 	registered, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"a": "stripe", "b": "stripe"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	day := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
 		SELECT CASE g % 3 WHEN 0 THEN $1::int ELSE $2::int END, CASE g % 2 WHEN 0 THEN 'wrong_signature'
@@ -422,9 +408,7 @@ func TestListRejections_filters_coverAllPages(t *testing.T) {
 			got := ""
 			for cursor, more := "", true; more; more = cursor != "" {
 				page, err := ingest.ListRejections(t.Context(), operator, tc.f, cursor, limit)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				for _, r := range page.Items {
 					got += r.Detail + " "
 				}

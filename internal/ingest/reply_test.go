@@ -1,7 +1,6 @@
 package ingest_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -65,27 +64,13 @@ func (respondingProvider) Acknowledge(_ *provider.Source, d *provider.Delivery) 
 	return nil
 }
 
-// requestWithoutBody sends a request without a body.
-func (b *testBundle) requestWithoutBody(t *testing.T, method, path string) response {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, b.url+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := b.do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
 func TestChallenge_eachMethod_getsProviderResponse(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	pool, acquired := countingPool(t, db)
 	b := setupOn(t, db, func(o *ingest.Options) { o.Pool = pool })
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
-		a := b.requestWithoutBody(t, method, "/webhooks/polite?challenge=a%20b")
+		a := b.request(t, method, "/webhooks/polite?challenge=a%20b", &provider.Delivery{})
 		want := "polite a b"
 		if method == http.MethodHead {
 			want = ""
@@ -99,22 +84,22 @@ func TestChallenge_eachMethod_getsProviderResponse(t *testing.T) {
 		}
 	}
 	b.wantCounter(t, 2, "postern_deliveries_total", "source=polite", "result=challenge")
-	if a := b.requestWithoutBody(t, http.MethodGet, "/webhooks/polite?challenge=wrong"); a.status != 403 {
+	if a := b.get(t, "/webhooks/polite?challenge=wrong"); a.status != 403 {
 		t.Errorf("the provider's error response: %d", a.status)
 	}
-	b.requestWithoutBody(t, http.MethodGet, "/webhooks/polite?challenge=panic").wantProblem(t, 500, "internal")
+	b.get(t, "/webhooks/polite?challenge=panic").wantProblem(t, 500, "internal")
 	// never a redirect
-	b.requestWithoutBody(t, http.MethodGet, "/webhooks/polite?challenge=redirect").wantProblem(t, 500, "internal")
+	b.get(t, "/webhooks/polite?challenge=redirect").wantProblem(t, 500, "internal")
 	for _, path := range []string{"/webhooks/polite", "/webhooks/stripe?challenge=a"} {
-		a := b.requestWithoutBody(t, http.MethodGet, path)
+		a := b.get(t, path)
 		a.wantProblem(t, 405, "method")
 		if allow := a.header.Get("Allow"); !strings.Contains(allow, "POST") ||
 			strings.Contains(allow, "GET") != strings.Contains(path, "polite") {
 			t.Errorf("%s: Allow %q", path, allow)
 		}
 	}
-	b.requestWithoutBody(t, http.MethodGet, "/webhooks/nobody?challenge=a").wantProblem(t, 404, "unknown-source")
-	if a := b.requestWithoutBody(t, http.MethodHead, "/webhooks/nobody"); a.status != 404 {
+	b.get(t, "/webhooks/nobody?challenge=a").wantProblem(t, 404, "unknown-source")
+	if a := b.request(t, http.MethodHead, "/webhooks/nobody", &provider.Delivery{}); a.status != 404 {
 		t.Errorf("HEAD of an unknown source: %d", a.status)
 	}
 	b.wantCounter(t, 1, "postern_panics_total")
@@ -192,14 +177,9 @@ func TestHandler_signedQuery_isStored(t *testing.T) {
 			if !signed {
 				d.Header.Del("Sim-Signature")
 			}
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, b.url+"/webhooks/"+source+
-				"?a=1&b=%00%ff&a=2", bytes.NewReader(d.Body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Header = d.Header
-			if a, err := b.do(req); err != nil || a.status != map[bool]int{true: 200, false: 401}[signed] {
-				t.Fatalf("status %d, %v", a.status, err)
+			a := b.request(t, http.MethodPost, "/webhooks/"+source+"?a=1&b=%00%ff&a=2", d)
+			if a.status != map[bool]int{true: 200, false: 401}[signed] {
+				t.Fatalf("status %d", a.status)
 			}
 			table := map[bool]string{true: "events", false: "rejections"}[signed]
 			b.storedQuery(t, b.db.Pool, table, source, want)

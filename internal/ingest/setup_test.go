@@ -102,9 +102,7 @@ func setupIdle(t testing.TB, db *testkit.DB, tune func(*ingest.Options)) *testBu
 		names[name] = ep.Provider.Name()
 	}
 	registered, err := events.RegisterSources(t.Context(), b.db.Pool, names)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for name, ep := range b.endpoints {
 		ep.Number = registered.Number[name]
 		b.endpoints[name] = ep
@@ -138,9 +136,7 @@ func proxiedPool(t *testing.T, db *testkit.DB) (*testkit.FaultProxy, func(*inges
 	t.Helper()
 	proxy := testkit.Proxy(t, db.URL)
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: proxy.URL, Role: "postern_gateway", MaxConns: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(pool.Close)
 	return proxy, func(o *ingest.Options) { o.Pool, o.Settings.AcquireTimeout = pool, time.Second }
 }
@@ -189,9 +185,7 @@ func (b *testBundle) sample(t testing.TB, source, eventType string, n int) provi
 			continue
 		}
 		varied, err := p.MakeVariant(s, n, time.Now(), true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return varied
 	}
 	t.Fatalf("no sample %s", eventType)
@@ -208,9 +202,7 @@ func (b *testBundle) signAt(t testing.TB, source string, s provider.Sample, at t
 	t.Helper()
 	ep := b.endpoints[source]
 	d, err := ep.Provider.Sign(ep.Config, s, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return d
 }
 
@@ -230,23 +222,29 @@ type response struct {
 
 func (b *testBundle) post(t testing.TB, source string, d *provider.Delivery) response {
 	t.Helper()
-	a, err := b.try(t.Context(), source, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	return b.request(t, http.MethodPost, "/webhooks/"+source, d)
+}
+
+func (b *testBundle) request(t testing.TB, method, path string, d *provider.Delivery) response {
+	t.Helper()
+	a, err := b.do(t.Context(), method, path, d.Header.Clone(), bytes.NewReader(d.Body))
+	testkit.Must(t, err)
 	return a
 }
 
 func (b *testBundle) try(ctx context.Context, source string, d *provider.Delivery) (response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.url+"/webhooks/"+source, bytes.NewReader(d.Body))
+	return b.do(ctx, http.MethodPost, "/webhooks/"+source, d.Header.Clone(), bytes.NewReader(d.Body))
+}
+
+func (b *testBundle) do(ctx context.Context, method, path string, header http.Header,
+	content io.Reader) (response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, b.url+path, content)
 	if err != nil {
 		return response{}, err
 	}
-	req.Header = d.Header.Clone()
-	return b.do(req)
-}
-
-func (b *testBundle) do(req *http.Request) (response, error) {
+	if header != nil {
+		req.Header = header
+	}
 	began := time.Now()
 	res, err := b.client.Do(req)
 	if err != nil {
@@ -305,9 +303,7 @@ func (a response) wantProblem(t testing.TB, status int, kind string) {
 // count returns a number from the database.
 func (b *testBundle) count(t testing.TB, query string, args ...any) (n int) {
 	t.Helper()
-	if err := b.db.Pool.QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.db.Pool.QueryRow(context.Background(), query, args...).Scan(&n))
 	return n
 }
 
@@ -365,9 +361,7 @@ func (b *testBundle) waitStatus(t testing.TB, source string, d *provider.Deliver
 func (b *testBundle) counter(t testing.TB, name string, labels ...string) (sum float64) {
 	t.Helper()
 	families, err := b.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, f := range families {
 		if f.GetName() != name {
 			continue

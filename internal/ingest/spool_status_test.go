@@ -2,7 +2,6 @@ package ingest_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -149,15 +148,7 @@ func TestSpoolStatus_reportFails_drainContinues(t *testing.T) {
 	b.drainNext(t)
 	db.Exec(t, `GRANT UPDATE ON spools TO postern_gateway`)
 	b.waitReported(t, 4, time.Minute)
-	lock, err := db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	release := sync.OnceFunc(func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) })
-	t.Cleanup(release)
-	if _, err := lock.Exec(t.Context(), `SELECT 1 FROM spools FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	lock := testkit.OpenTx(t, db.Pool, `SELECT 1 FROM spools FOR UPDATE`)
 	testkit.Eventually(t, 30*time.Second, func() error {
 		if n := b.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND wait_event_type = 'Lock' AND query LIKE '%INTO spools%'`); n == 0 {
@@ -167,7 +158,7 @@ func TestSpoolStatus_reportFails_drainContinues(t *testing.T) {
 	})
 	b.drainNext(t)
 	b.drainNext(t)
-	release()
+	testkit.Must(t, lock.Rollback(t.Context()))
 	b.waitReported(t, 2, time.Minute)
 }
 
@@ -181,16 +172,12 @@ func TestSpoolStatus_damagedHeader_isNotEmptyUntilDrained(t *testing.T) {
 			t.Fatalf("%v, %v", files, err)
 		}
 		data, err := os.ReadFile(files[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		const head = 48
 		frame := data[head-4 : head] // each starts with the end of the file's header
 		second := head + len(frame) + bytes.Index(data[head+len(frame):], frame)
 		data[second] ^= 1
-		if err := os.WriteFile(files[0], data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(files[0], data, 0o600))
 	}, func(*ingest.Options) {})
 	b.waitReported(t, 1, time.Minute)
 	b.drainNext(t)
@@ -244,9 +231,7 @@ func TestConfirmDatabase_requestInProgress_isStored(t *testing.T) {
 	if _, err := sender.Write(d.Body[1:]); err != nil {
 		t.Fatal(err)
 	}
-	if err := sender.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, sender.Close())
 	<-done
 	if res.Code != http.StatusOK {
 		t.Errorf("status %d: %s", res.Code, res.Body)

@@ -48,14 +48,10 @@ func setupSpool(t *testing.T, tune func(*ingest.Options)) *spoolBundle {
 func openSpool(t *testing.T, dir string, most int64) *spool.Spool {
 	t.Helper()
 	disk, err := spool.OpenFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	s, err := spool.Open(disk, spool.Options{MaxBytes: most, SegmentBytes: 1 << 20,
 		Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return s
 }
 
@@ -194,9 +190,7 @@ func (b *spoolBundle) wantQuarantined(t *testing.T, want int) (texts string) {
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		texts += string(text)
 	}
 	return texts
@@ -309,14 +303,8 @@ func TestSpoolStatus_recordsOfEarlierProcess_isReportedBeforeDrain(t *testing.T)
 				b := start(t, true)
 				b.post(t, "many", b.sign(t, "many", lineSample("one"))).wantSpooled(t, "one")
 			})
-			held, err := db.Pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			release := sync.OnceFunc(func() { _ = held.Rollback(context.WithoutCancel(t.Context())) })
-			if _, err := held.Exec(t.Context(), `LOCK TABLE events IN ACCESS EXCLUSIVE MODE`); err != nil {
-				t.Fatal(err)
-			}
+			held := testkit.OpenTx(t, db.Pool, `LOCK TABLE events IN ACCESS EXCLUSIVE MODE`)
+			release := func() { _ = held.Rollback(context.Background()) }
 			b := start(t, unchecked)
 			t.Cleanup(release)
 			registered := func() error {
@@ -327,9 +315,7 @@ func TestSpoolStatus_recordsOfEarlierProcess_isReportedBeforeDrain(t *testing.T)
 				return nil
 			}
 			if unchecked {
-				if err := errors.Join(b.server.ConfirmDatabase(t.Context()), registered()); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, errors.Join(b.server.ConfirmDatabase(t.Context()), registered()))
 			}
 			testkit.Eventually(t, 30*time.Second, registered)
 			release()
@@ -357,9 +343,7 @@ func TestSpoolStatus_gatewayEnds_isDeletedOnlyIfEmpty(t *testing.T) {
 			AND reported_at = drained_at AND deliveries = 0 AND bytes = 0`, since)
 	}
 	now := func() (at time.Time) {
-		if err := db.Pool.QueryRow(t.Context(), `SELECT clock_now()`).Scan(&at); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, db.Pool.QueryRow(t.Context(), `SELECT clock_now()`).Scan(&at))
 		return at
 	}
 	var spooledAt time.Time
@@ -375,10 +359,8 @@ func TestSpoolStatus_gatewayEnds_isDeletedOnlyIfEmpty(t *testing.T) {
 	var left int
 	count := func() {
 		t.Helper()
-		if err := db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM spools WHERE drained_at < $1`,
-			spooledAt).Scan(&left); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM spools WHERE drained_at < $1`,
+			spooledAt).Scan(&left))
 	}
 	if count(); left != 1 {
 		t.Errorf("redactions wait for %d spools after a gateway ended with records in its spool", left)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // interrupted is a response writer that counts the read deadlines that were set.
@@ -56,9 +58,7 @@ func TestUploads_evict_oldestAfterOneSecond(t *testing.T) {
 				for i := range held {
 					writers[i] = &interrupted{httptest.NewRecorder(), 0}
 					held[i] = &upload{pool: pool, writer: writers[i]}
-					if err := held[i].grow(2 * unit); err != nil {
-						t.Fatal(err)
-					}
+					testkit.Must(t, held[i].grow(2*unit))
 					if tt.complete && held[i].complete() != nil {
 						t.Fatal("an upload was evicted for nothing")
 					}
@@ -165,29 +165,29 @@ func (a slowBodies) run(ctx context.Context, pool *uploads, maxBody, announced, 
 }
 
 // The gateway has the capacity of the default settings, and the attacks send 10 MiB a second in
-// simulated time. BenchmarkSlowBodies runs the same attacks over real connections.
+// simulated time. The short form has the same part of all.
 func TestReadBody_concurrentSlowBodies_isNotRejected(t *testing.T) {
 	t.Parallel()
-	const maxBody, perSecond = 4 << 20, 10 << 20
-	during := 10 * time.Second
+	part, during := 1, 10*time.Second
 	if testing.Short() {
-		during = 4 * evictAfter
+		part, during = 4, 4*evictAfter
 	}
+	maxBody, perSecond := int64(4<<20/part), int64(10<<20/part)
 	for _, a := range []slowBodies{
-		{name: "66 after 512 KiB", clients: 66, sent: 512<<10 + 1}, // the gateway has more capacity
-		{name: "36 after 2 MiB", clients: 36, sent: 2<<20 + 1},
-		{name: "400 after 32 KiB", clients: 400, sent: 32<<10 + 1},
-		{name: "4200 after 4 KiB", clients: 4200, sent: 4<<10 + 1},
-		{name: "8000 after 4 KiB", clients: 8000, sent: 4<<10 + 1},
-		{name: "8000 after 16 KiB", clients: 8000, sent: 16<<10 + 1},
-		{name: "16000 that end after 513 bytes", clients: 16000, sent: 513, hold: evictAfter * 9 / 10},
-		{name: "16000 that end after 2049 bytes", clients: 16000, sent: 2049, hold: evictAfter * 9 / 10},
+		{name: "66 after 512 KiB", clients: 66, sent: 512<<10/part + 1}, // the gateway has more capacity
+		{name: "36 after 2 MiB", clients: 36, sent: 2<<20/part + 1},
+		{name: "400 after 32 KiB", clients: 400 / part, sent: 32<<10 + 1},
+		{name: "4200 after 4 KiB", clients: 4200 / part, sent: 4<<10 + 1},
+		{name: "8000 after 4 KiB", clients: 8000 / part, sent: 4<<10 + 1},
+		{name: "8000 after 16 KiB", clients: 8000 / part, sent: 16<<10 + 1},
+		{name: "16000 that end after 513 bytes", clients: 16000 / part, sent: 513, hold: evictAfter * 9 / 10},
+		{name: "16000 that end after 2049 bytes", clients: 16000 / part, sent: 2049, hold: evictAfter * 9 / 10},
 	} {
 		for encoding, announced := range map[string]int64{"announced": maxBody, "chunked": -1} {
 			t.Run(a.name+"/"+encoding, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					pool := new(uploads)
-					pool.setLimits(256<<20, maxBody)
+					pool.setLimits(int64(256<<20/part), maxBody)
 					ctx, stop := context.WithCancel(t.Context())
 					var running sync.WaitGroup
 					running.Go(func() { a.run(ctx, pool, maxBody, announced, perSecond) })

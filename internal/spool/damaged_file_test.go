@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/spool"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // damagedCount returns how many damaged files a spool counts after two drains.
@@ -60,9 +61,7 @@ func TestStats_damagedFile_isCountedUntilRemoved(t *testing.T) {
 			if err == nil {
 				err = os.WriteFile(name, damage(file), 0o600)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			for range 3 {
 				r = begin()
 				if n := damagedCount(t, r); n != 1 {
@@ -78,9 +77,7 @@ func TestStats_damagedFile_isCountedUntilRemoved(t *testing.T) {
 			if err != nil || len(files) != 1 {
 				t.Fatalf("damaged files: %v, %v", files, err)
 			}
-			if err := os.Remove(files[0]); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.Remove(files[0]))
 			if n := damagedCount(t, r); n != 0 {
 				t.Errorf("after the removal %d damaged files are counted", n)
 			}
@@ -124,9 +121,7 @@ func TestStats_quarantinedRecord_isCountedUntilRemoved(t *testing.T) {
 	}
 	restart()
 	name, err := r.Quarantine(spool.Record{At: time.Now(), Bytes: []byte("refused")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for range 3 {
 		r.drainAll(t)
 		if s := r.Stats(); s.Quarantined != 1 || s.Damaged != 0 {
@@ -135,9 +130,7 @@ func TestStats_quarantinedRecord_isCountedUntilRemoved(t *testing.T) {
 		r.stop()
 		restart()
 	}
-	if err := os.Remove(filepath.Join(dir, name)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(filepath.Join(dir, name)))
 	r.drainAll(t)
 	if s := r.Stats(); s.Quarantined != 0 {
 		t.Errorf("after the removal: %+v", s)

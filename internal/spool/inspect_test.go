@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/spool"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // inspect inspects a folder, and counts how often each record is reported.
@@ -19,9 +20,7 @@ func inspect(t *testing.T, dir string) (map[string]int, []*spool.FileReport) {
 	got := map[string]int{}
 	found, err := spool.Inspect(dir,
 		func(_ *spool.FileReport, rec spool.Record) error { got[string(rec.Bytes)]++; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return got, found
 }
 
@@ -47,9 +46,7 @@ func TestInspect_damagedFiles_areReported(t *testing.T) {
 		t.Fatalf("%v", files)
 	}
 	whole, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, c := range []struct {
 		what   string
 		change func([]byte) []byte
@@ -72,9 +69,7 @@ func TestInspect_damagedFiles_areReported(t *testing.T) {
 			bytes := c.change(append([]byte(nil), whole...))
 			for _, name := range []string{"00000000000000000001.spool", "00000000000000000002.spool.making", "lock",
 				"other"} {
-				if err := os.WriteFile(filepath.Join(dir, name), bytes, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, os.WriteFile(filepath.Join(dir, name), bytes, 0o600))
 			}
 			got, found := inspect(t, dir)
 			if len(got) != c.left || len(found) != 1 {
@@ -204,16 +199,12 @@ func TestName_sameFolder_staysTheSame(t *testing.T) {
 		t.Errorf("another folder: %q, %v", other, err)
 	}
 	for _, content := range []string{"", "\x00\x00\x00"} { // a folder of an earlier version, after a power failure
-		if err := os.WriteFile(filepath.Join(dir, "name"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, "name"), []byte(content), 0o600))
 		if fresh, err := spool.Name(disk); err != nil || len(fresh) != len(first) || fresh == first {
 			t.Errorf("%q, %v", fresh, err)
 		}
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.RemoveAll(dir))
 	if _, err := spool.Name(disk); err == nil {
 		t.Error("a missing folder has a name")
 	}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -48,9 +49,7 @@ func run(t *testing.T, disk spool.Disk, o spool.Options) (*runningSpool, error) 
 func start(t *testing.T, disk spool.Disk, o spool.Options) *runningSpool {
 	t.Helper()
 	r, err := run(t, disk, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return r
 }
 
@@ -75,14 +74,21 @@ func record(rnd *rand.Rand, n int) string {
 	return fmt.Sprintf("%d:%s", n, strings.Repeat("x", rnd.IntN(3000)))
 }
 
-var seeds = flag.Int("spool.seeds", 200, "number of disks that lose their power")
+var seeds = flag.Int("spool.seeds", 200, "number of disks that lose their power or a bit; a third of them with -short")
+
+func randomDisks() uint64 {
+	if testing.Short() {
+		return uint64(*seeds / 3)
+	}
+	return uint64(*seeds)
+}
 
 // Every record for which Append returned nil is drained after a power failure at any call, and no
 // record that was never appended.
 func TestSpool_powerFailure_losesNoAcknowledgedRecord(t *testing.T) {
 	t.Parallel()
 	acknowledged, powerFailures := 0, 0
-	for seed := range uint64(*seeds) {
+	for seed := range randomDisks() {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		disk := newUnreliableDisk(seed, 5+rnd.IntN(400))
 		want, given := map[string]bool{}, map[string]bool{}
@@ -212,9 +218,7 @@ func TestDrain_restart_returnsNothingTwice(t *testing.T) {
 func folder(t *testing.T, dir string) spool.Disk {
 	t.Helper()
 	disk, err := spool.OpenFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return disk
 }
 
@@ -247,18 +251,17 @@ func TestDrain_allRecordsDrained_filesAreDeleted(t *testing.T) {
 func TestOpenFolder_secondProcess_isRejected(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if _, err := spool.OpenFolder(dir); err != nil {
-		t.Fatal(err)
-	}
+	first := folder(t, dir)
 	if _, err := spool.OpenFolder(dir); !errors.Is(err, spool.ErrInUse) {
 		t.Errorf("a second process: %v", err)
 	}
+	runtime.KeepAlive(first) // the collector closes a folder that is not used, which ends its lock
 }
 
 // A damaged record loses only itself, and is reported.
 func TestDrain_flippedBit_losesOneRecord(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(500) {
+	for seed := range randomDisks() {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		disk := newUnreliableDisk(seed, -1)
 		r := start(t, disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 64 << 10})

@@ -10,8 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Must ends the test on an error.
-func Must(t testing.TB, err error) {
+// Must ends the test, or a check of rapid, on an error.
+func Must(t interface {
+	Helper()
+	Fatal(args ...any)
+}, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"strconv"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -28,4 +29,12 @@ func (db *DB) QueryStrings(t testing.TB, sql string, args ...any) []string {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return values
+}
+
+// WantRows reports another number of rows than expected. from is a table and the rest of a query.
+func (db *DB) WantRows(t testing.TB, want int, from string, args ...any) {
+	t.Helper()
+	if got := db.QueryStrings(t, "SELECT count(*)::text FROM "+from, args...)[0]; got != strconv.Itoa(want) {
+		t.Errorf("%s rows, want %d: %s", got, want, from)
+	}
 }

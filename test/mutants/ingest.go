@@ -53,7 +53,7 @@ func ingestMutants() []mutant {
 			"Handler_slowDatabase_isNoBodyTimeout|ReadBody_concurrentSlowBodies_isNotRejected|"+
 			"RejectionStore_truncatedBody_freesTheRest|Semaphore_largeBodies_areLimitedToCPUs|"+
 			"Handler_signedUnreadableBody_isStored|Handler_contentEncoding_isRejected|Handler_chunkedBody_isLimited|"+
-			"BenchmarkSlowBodies|Queue_abandonedBodies_areFreed|Uploads_largeBodies_leaveTheReserveToSmallOnes",
+			"Queue_abandonedBodies_areFreed|Uploads_largeBodies_leaveTheReserveToSmallOnes",
 			"if req.ContentLength > v.ep.MaxBody {\nreturn nil, errTooLarge\n}\n", ""),
 		one("trusts an X-Forwarded-For address that no trusted proxy wrote", "internal/ingest "+
 			"Handler_halfClosedConnection_getsReceipt|AllowFrom_proxies_usesSenderAddress|"+
