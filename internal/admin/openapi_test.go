@@ -17,6 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/idempotency"
 	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/golden"
 )
 
@@ -125,9 +126,7 @@ func TestReference_openAPI_isCurrent(t *testing.T) {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", " ")
-	if err := e.Encode(document); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, e.Encode(document))
 	golden.Page(t, "openapi.json", b.String())
 }
 

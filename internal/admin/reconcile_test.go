@@ -10,6 +10,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/reconcile"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // A reconciliation of events or of one object is queued for a processor.
@@ -60,41 +61,26 @@ func TestReconcile_params_startRun(t *testing.T) {
 	if status, list := b.get(t, "/api/v1/runs?job=reconcile"); status != 200 || len(list["items"].([]any)) != 6 {
 		t.Errorf("%d %v", status, list)
 	}
-	for _, c := range []struct {
-		path, kind, body string
-		status           int
-		says             string
-	}{
-		{"/api/v1/reconciliations", "text/plain", `{"source": "stripe"}`, 415, "application/json"},
-		{"/api/v1/reconciliations?source=stripe", kind, `{}`, 400, "in the body"},
-		{"/api/v1/reconciliations", kind, `{}`, 400, "name the source to reconcile"},
-		{"/api/v1/reconciliations", kind, `{"source": "nobody"}`, 400, "is not known; the known sources are"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "type": "customer", "objects": false}`, 400,
-			"give one of them"},
-		{"/api/v1/reconciliations", kind,
-			`{"source": "stripe", "type": "customer", "object_id": "cus_1", "objects": true}`, 400,
-			"give one of them"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "objects": true, "full": true, "since": "1h"}`, 400,
-			"full lists everything"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "object_id": "cus_1"}`, 400, "name its type too"},
-		{"/api/v1/reconciliations", kind,
-			`{"source": "stripe", "type": "customer", "object_id": "cus_1", "since": "1h"}`, 400,
-			"since and until do not apply to one object"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "since": "1h", "until": "2h"}`, 400,
-			`since "1h" is not before until "2h"`},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "since": "soon"}`, 400, "write an RFC 3339 time"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": "perhaps"}`, 400,
-			"give true or false"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "full": true}`, 400, "name a type, or set objects"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "whole": true}`, 400, "does not exist"},
-		{"/api/v1/reconciliations", kind, `{"source": "stripe", "dry_run": true, "idempotency_key": "k"}`, 400,
-			"which has other parameters (reconcile source=stripe)"},
-	} {
-		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string),
-			c.says) {
-			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
-		}
-	}
+	b.wantResponses(t, [][2]string{
+		{`POST /reconciliations {}`, "400 name the source to reconcile"},
+		{`POST /reconciliations {"source": "nobody"}`, "400 is not known; the known sources are"},
+		{`POST /reconciliations {"source": "stripe", "type": "customer", "objects": false}`, "400 give one of them"},
+		{`POST /reconciliations {"source": "stripe", "type": "customer", "object_id": "cus_1", "objects": true}`,
+			"400 give one of them"},
+		{`POST /reconciliations {"source": "stripe", "objects": true, "full": true, "since": "1h"}`,
+			"400 full lists everything"},
+		{`POST /reconciliations {"source": "stripe", "object_id": "cus_1"}`, "400 name its type too"},
+		{`POST /reconciliations {"source": "stripe", "type": "customer", "object_id": "cus_1", "since": "1h"}`,
+			"400 since and until do not apply to one object"},
+		{`POST /reconciliations {"source": "stripe", "since": "1h", "until": "2h"}`,
+			`400 since "1h" is not before until "2h"`},
+		{`POST /reconciliations {"source": "stripe", "since": "soon"}`, "400 write an RFC 3339 time"},
+		{`POST /reconciliations {"source": "stripe", "dry_run": "perhaps"}`, "400 give true or false"},
+		{`POST /reconciliations {"source": "stripe", "full": true}`, "400 name a type, or set objects"},
+		{`POST /reconciliations {"source": "stripe", "whole": true}`, "400 does not exist"},
+		{`POST /reconciliations {"source": "stripe", "dry_run": true, "idempotency_key": "k"}`,
+			"400 which has other parameters (reconcile source=stripe)"},
+	})
 }
 
 // Refetch requests and watermarks are listed by key, for all sources or one, page by page.
@@ -158,24 +144,17 @@ func TestRefetchesAndWatermarks_filters_selectRows(t *testing.T) {
 			"after": "2026-09-21T14:13:20.000001Z", "attempts": 2.0, "error": "answered 500",
 			"lease_owner": "p1", "lease_until": "2026-01-02T03:06:05.000000Z"},
 	}
-	if diff := cmp.Diff(want, page["items"].([]any)[:2]); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "refetches", want, page["items"].([]any)[:2])
 	_, page = b.get(t, "/api/v1/watermarks?limit=1&source=stripe")
 	watermark := map[string]any{"source": "stripe", "account": "", "subject": "events",
 		"since": "2026-01-01T00:00:00.000000Z", "until": "2026-01-02T00:00:00.000000Z", "not_listable_since_run": 0.0,
 		"not_listable": "", "disconnected_since": nil, "disconnected": "", "run": 7.0,
 		"at": "2026-01-02T00:00:31.000000Z"}
-	if diff := cmp.Diff(watermark, page["items"].([]any)[0]); diff != "" {
-		t.Error(diff)
-	}
-	next := page["next_cursor"].(string)
-	for _, path := range []string{"/api/v1/refetches?cursor=" + next, "/api/v1/refetches?source=nobody",
-		"/api/v1/refetches?account=x", "/api/v1/watermarks?limit=0", "/api/v1/watermarks?cursor=x"} {
-		if status, page := b.get(t, path); status != 400 {
-			t.Errorf("%s: %d %v", path, status, page)
-		}
-	}
+	testkit.Equal(t, "watermark", watermark, page["items"].([]any)[0])
+	b.wantResponses(t, [][2]string{
+		{"GET /refetches?cursor=" + page["next_cursor"].(string), "400 next_cursor of the previous page"},
+		{"GET /refetches?source=nobody", "400 known sources"},
+	})
 }
 
 // A refetch of an object is requested, by its account where several have it, and cancelled.
@@ -205,26 +184,12 @@ func TestAddRefetch_object_isQueued(t *testing.T) {
 		h["reason"] != "why not" {
 		t.Errorf("%d %v", status, h)
 	}
-	for _, c := range []struct {
-		path, kind, body string
-		status           int
-		says             string
-	}{
-		{"/api/v1/refetches/cancel", kind, `{"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`, 404,
-			"not found"},
-		{"/api/v1/refetches", "text/plain", body, 415, "application/json"},
-		{"/api/v1/refetches", kind, `{"source": "stripe", "type": "customer"}`, 400,
-			"name the object: its source, type and id"},
-		{"/api/v1/refetches", kind, `{"source": "nobody", "type": "customer", "object_id": "x"}`, 400,
-			"is not known; the known sources are"},
-		{"/api/v1/refetches/cancel", kind,
-			`{"source": "stripe", "type": "customer", "object_id": "x", "actor": "x"}`, 400, "does not exist"},
-	} {
-		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status ||
-			!strings.Contains(fmt.Sprint(p["detail"], p["title"]), c.says) {
-			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
-		}
-	}
+	b.wantResponses(t, [][2]string{
+		{`POST /refetches/cancel {"source": "stripe", "object_type": "customer", "object_id": "cus_9"}`, "404"},
+		{`POST /refetches {"source": "stripe", "type": "customer"}`, "400 name the object: its source, type and id"},
+		{`POST /refetches {"source": "nobody", "type": "customer", "object_id": "x"}`,
+			"400 is not known; the known sources are"},
+	})
 }
 
 // An overwrite needs a reason.
@@ -243,26 +208,14 @@ func TestOverwriteObject_reason_startsRun(t *testing.T) {
 		!strings.HasPrefix(run["actor"].(string), "admin API") {
 		t.Errorf("%d %v", status, run)
 	}
-	if diff := cmp.Diff(want, run["params"]); diff != "" {
-		t.Error(diff)
-	}
-	for _, c := range []struct {
-		kind, body string
-		status     int
-		says       string
-	}{
-		{"text/plain", `{}`, 415, "application/json"},
-		{kind, `{"source": "stripe", "type": "customer", "object_id": "cus_9"}`, 400, "give a reason"},
-		{kind, `{"source": "stripe", "type": "customer", "reason": "ticket 12"}`, 400,
-			"name the object: its source, type and id"},
-		{kind, `{"source": "stripe", "type": "customer", "object_id": "cus_9", "reason": "ticket 12", "dry_run": true}`,
-			400, "does not exist"},
-	} {
-		if status, p := b.post(t, "/api/v1/objects/overwrite", c.kind, c.body); status != c.status ||
-			!strings.Contains(p["detail"].(string), c.says) {
-			t.Errorf("%s: %d %v", c.body, status, p)
-		}
-	}
+	testkit.Equal(t, "parameters", want, run["params"])
+	b.wantResponses(t, [][2]string{
+		{`POST /objects/overwrite {"source": "stripe", "type": "customer", "object_id": "cus_9"}`, "400 give a reason"},
+		{`POST /objects/overwrite {"source": "stripe", "type": "customer", "reason": "ticket 12"}`,
+			"400 name the object: its source, type and id"},
+		{`POST /objects/overwrite {"source": "stripe", "type": "customer", "object_id": "cus_9", "reason": "why", ` +
+			`"dry_run": true}`, "400 does not exist"},
+	})
 }
 
 // byNumber returns the items of two sources sorted by number.
@@ -341,18 +294,12 @@ func TestReconcile_apiThatCannotBeRead_isRejectedWithTheLineToAdd(t *testing.T) 
 			parses(t, name, c.source, c.base, line)
 		}
 	}
-	if rows := b.db.QueryStrings(t, `SELECT count(*)::text FROM runs`); rows[0] != "0" {
-		t.Errorf("%s runs were entered", rows[0])
-	}
+	b.db.WantRows(t, 0, "runs")
 	must(t, reconcile.ReportReadable(t.Context(), processor,
 		map[int32][]string{known.Number["stripe"]: {"object", "objects", "events"}}))
 	b.db.Exec(t, `UPDATE sources SET api_reads = NULL WHERE name = 'shop'`)
-	for _, source := range []string{"stripe", "shop"} {
-		if status, p := b.post(t, "/api/v1/reconciliations", "application/json",
-			fmt.Sprintf(`{"source": %q}`, source)); status != 200 {
-			t.Errorf("source %s: %d %v", source, status, p)
-		}
-	}
+	b.wantResponses(t, [][2]string{{`POST /reconciliations {"source": "stripe"}`, "200"},
+		{`POST /reconciliations {"source": "shop"}`, "200"}})
 }
 
 // parses fails the test unless a configuration with the line of an error is valid.
@@ -390,31 +337,16 @@ func TestSpools_removal_isAudited(t *testing.T) {
 		s["registered_at"] == nil || len(s["redactions"].([]any)) != 0 {
 		t.Errorf("%d %v", status, s)
 	}
-	const kind = "application/json"
-	for _, c := range []struct {
-		spool, body string
-		status      int
-		detail      string
-	}{
-		{"gone", `{}`, 400, "give a reason"},
-		{"gone", `{"reason": " "}`, 400, "give a reason"},
-		{"gone", `{"reason": "why", "force": "perhaps"}`, 400, "perhaps"},
-		{"gone", `{"reason": "why", "now": true}`, 400, "does not exist"},
-		{"nobody", `{"reason": "why"}`, 404, "nobody"},
-		{"here", `{"reason": "why", "force": false}`, 400, "was reported at"},
-		{"gone", `{"reason": "why"}`, 200, ""},
-		{"gone", `{"reason": "why"}`, 404, "has no spool of this name"},
-		{"here", `{"reason": "why", "force": true}`, 200, ""},
-	} {
-		status, p := b.post(t, "/api/v1/spools/"+c.spool+"/remove", kind, c.body)
-		if detail, _ := p["detail"].(string); status != c.status || !strings.Contains(detail, c.detail) {
-			t.Errorf("%s %s: %d %v", c.spool, c.body, status, p)
-		}
-	}
-	if status, page := b.get(t, "/api/v1/spools"); status != 200 || len(page["items"].([]any)) != 0 {
-		t.Errorf("%d %v", status, page)
-	}
-	if status, p := b.get(t, "/api/v1/spools/gone"); status != 404 {
-		t.Errorf("%d %v", status, p)
-	}
+	b.wantResponses(t, [][2]string{
+		{`POST /spools/gone/remove {}`, "400 give a reason"},
+		{`POST /spools/gone/remove {"reason": " "}`, "400 give a reason"},
+		{`POST /spools/gone/remove {"reason": "why", "force": "perhaps"}`, "400 perhaps"},
+		{`POST /spools/nobody/remove {"reason": "why"}`, "404 nobody"},
+		{`POST /spools/here/remove {"reason": "why", "force": false}`, "400 was reported at"},
+		{`POST /spools/gone/remove {"reason": "why"}`, "200"},
+		{`POST /spools/gone/remove {"reason": "why"}`, "404 has no spool of this name"},
+		{`POST /spools/here/remove {"reason": "why", "force": true}`, "200"},
+		{`GET /spools`, "200 items:[]"},
+		{`GET /spools/gone`, "404"},
+	})
 }

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // comments are the comments of the fields of structs, by package, struct and field.
@@ -50,14 +52,10 @@ func readComments(t *testing.T, dir string) map[string]map[string]string {
 	t.Helper()
 	structs := map[string]map[string]string{}
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, file := range files {
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		ast.Inspect(tree, func(n ast.Node) bool {
 			spec, ok := n.(*ast.TypeSpec)
 			if !ok {

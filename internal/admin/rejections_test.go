@@ -101,25 +101,19 @@ func TestRejections_reprocess_storesVerifiedOnce(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprint(&tooMany, " ", i+2)
 	}
-	for path, want := range map[string]string{
-		`reprocess {"ids": "1"}`:                                    "400 give a reason",
-		`reprocess {"ids": "1", "source": "stripe", "reason": "x"}`: "400 either ids of rejections or a filter",
-		`verify {"ids": "` + many + `,4"}`:                          "200",
-		`verify {"ids": "1` + tooMany.String() + `"}`:               "400 ids are given, and 1000 are allowed",
-		`verify {"ids": "99"}`:                                      "404 rejection 99",
-		`verify {"cursor": "x"}`:                                    "400 next_cursor",
-		`verify {"rejection_reason": "wrong"}`:                      "400 use one of missing_signature",
-		`verify {"source": "none"}`:                                 "400 known sources",
-		`verify {"reason": "wrong_signature"}`:                      "400 rejection_reason",
-		`reprocess {"reason": "x", "ids": "one"}`:                   "400 not an id",
-	} {
-		route, body, _ := strings.Cut(path, " ")
-		code, text, _ := strings.Cut(want, " ")
-		status, p := b.post(t, "/api/v1/rejections/"+route, "application/json", body)
-		if fmt.Sprint(status) != code || !strings.Contains(fmt.Sprint(p), text) {
-			t.Errorf("%.60s: %d %v, want %s", path, status, p, want)
-		}
-	}
+	b.wantResponses(t, [][2]string{
+		{`POST /rejections/reprocess {"ids": "1"}`, "400 give a reason"},
+		{`POST /rejections/reprocess {"ids": "1", "source": "stripe", "reason": "x"}`,
+			"400 either ids of rejections or a filter"},
+		{`POST /rejections/verify {"ids": "` + many + `,4"}`, "200"},
+		{`POST /rejections/verify {"ids": "1` + tooMany.String() + `"}`, "400 ids are given, and 1000 are allowed"},
+		{`POST /rejections/verify {"ids": "99"}`, "404 rejection 99"},
+		{`POST /rejections/verify {"cursor": "x"}`, "400 next_cursor"},
+		{`POST /rejections/verify {"rejection_reason": "wrong"}`, "400 use one of missing_signature"},
+		{`POST /rejections/verify {"source": "none"}`, "400 known sources"},
+		{`POST /rejections/verify {"reason": "wrong_signature"}`, "400 rejection_reason"},
+		{`POST /rejections/reprocess {"reason": "x", "ids": "one"}`, "400 not an id"},
+	})
 	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t)})
 	for path, body := range map[string]string{"verify": "{}", "reprocess": `{"reason": "x"}`} {
 		status, p := b.post(t, "/api/v1/rejections/"+path, "application/json", body)

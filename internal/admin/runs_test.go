@@ -1,7 +1,6 @@
 package admin_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // post sends a body to the handler and decodes the JSON response, which the OpenAPI document must
@@ -33,6 +33,31 @@ func (b *testBundle) post(t *testing.T, path, kind, text string) (status int, bo
 		t.Fatalf("%s: %v in %s", path, err, res.Body)
 	}
 	return res.Code, body
+}
+
+// wantResponses sends requests in order, each a method, a path below /api/v1 and a body. The
+// expected responses are a status and a text in them; an error has it in its detail.
+func (b *testBundle) wantResponses(t *testing.T, all [][2]string) {
+	t.Helper()
+	for _, c := range all {
+		method, request, _ := strings.Cut(c[0], " ")
+		path, text, _ := strings.Cut(request, " ")
+		want, says, _ := strings.Cut(c[1], " ")
+		var status int
+		var body map[string]any
+		if method == http.MethodGet {
+			status, body = b.get(t, "/api/v1"+path)
+		} else {
+			status, body = b.post(t, "/api/v1"+path, "application/json", text)
+		}
+		got := fmt.Sprint(body)
+		if status >= 400 {
+			got = fmt.Sprint(body["detail"])
+		}
+		if fmt.Sprint(status) != want || !strings.Contains(got, says) {
+			t.Errorf("%s: %d %v, want %s", c[0], status, body, c[1])
+		}
+	}
 }
 
 // A replay is previewed, queued, shown and changed. It waits for a processor.
@@ -59,19 +84,13 @@ func TestReplay_params_startRun(t *testing.T) {
 		paramsOf["since"] != "1h" || len(paramsOf) != 3 {
 		t.Errorf("params %v", params)
 	}
-	if status, list := b.get(t, "/api/v1/runs?status=queued"); status != 200 || len(list["items"].([]any)) != 1 {
-		t.Errorf("%d %v", status, list)
-	}
-	for _, c := range []struct {
-		change string
-		status int
-		now    string
-	}{{"pause", 200, "paused"}, {"resume", 200, "queued"}, {"cancel", 200, "cancelled"}, {"resume", 400, ""}} {
-		status, run := b.post(t, "/api/v1/runs/1/"+c.change, kind, "")
-		if status != c.status || c.now != "" && run["status"] != c.now {
-			t.Errorf("%s: %d %v", c.change, status, run)
-		}
-	}
+	b.wantResponses(t, [][2]string{
+		{"GET /runs?status=queued", "200 run:1 "},
+		{"POST /runs/1/pause", "200 status:paused"},
+		{"POST /runs/1/resume", "200 status:queued"},
+		{"POST /runs/1/cancel", "200 status:cancelled"},
+		{"POST /runs/1/resume", "400 is cancelled"},
+	})
 	if status, run := b.get(t, "/api/v1/runs/1"); status != 200 || run["status"] != "cancelled" ||
 		run["ended_at"] == nil {
 		t.Errorf("%d %v", status, run)
@@ -83,24 +102,13 @@ func TestApproveRun_runAwaitingApproval_starts(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "k")
-	const kind = "application/json"
-	if status, run := b.post(t, "/api/v1/replays", kind, `{"mode": "force", "publish": false}`); status != 200 ||
-		run["status"] != "awaiting_approval" {
-		t.Errorf("%d %v", status, run)
-	}
-	for _, c := range []struct {
-		body   string
-		status int
-		holds  string
-	}{{``, 400, "give a reason"}, {`{}`, 400, "give a reason"}, {`[]`, 400, "not a JSON object"},
-		{`{"reason": "yes", "actor": "root"}`, 400, "parameter \"actor\" does not exist"},
-		{`{"reason": "agreed"}`, 200, ""},
-		{`{"reason": "agreed"}`, 400, "does not await approval"}} {
-		status, run := b.post(t, "/api/v1/runs/1/approve", kind, c.body)
-		if detail, _ := run["detail"].(string); status != c.status || !strings.Contains(detail, c.holds) {
-			t.Errorf("%s: %d %v", c.body, status, run)
-		}
-	}
+	b.wantResponses(t, [][2]string{
+		{`POST /replays {"mode": "force", "publish": false}`, "200 status:awaiting_approval"},
+		{`POST /runs/1/approve`, "400 give a reason"},
+		{`POST /runs/1/approve {"reason": "yes", "actor": "root"}`, `400 parameter "actor" does not exist`},
+		{`POST /runs/1/approve {"reason": "agreed"}`, "200 status:queued"},
+		{`POST /runs/1/approve {"reason": "agreed"}`, "400 does not await approval"},
+	})
 	if _, run := b.get(t, "/api/v1/runs/1"); run["status"] != "queued" || run["approval_reason"] != "agreed" ||
 		!strings.HasPrefix(run["approved_by"].(string), "admin API") {
 		t.Errorf("%v", run)
@@ -110,36 +118,24 @@ func TestApproveRun_runAwaitingApproval_starts(t *testing.T) {
 func TestReplay_wrongParams_areRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for _, c := range []struct {
-		path, kind, body string
-		status           int
-		says             string
-	}{
-		{"/api/v1/replays", "text/plain", `{}`, 415, "send Content-Type: application/json"},
-		{"/api/v1/runs/1/cancel", "application/x-www-form-urlencoded", ``, 415, "application/json"},
-		{"/api/v1/replays", "application/json", `{"source": "nobody"}`, 400, "is not known; the known sources are"},
-		{"/api/v1/replays", "application/json", `{"rate": -1}`, 400, "events per second"},
-		{"/api/v1/replays", "application/json", `{"rate": "NaN"}`, 400, "events per second"},
-		{"/api/v1/replays", "application/json", `{"ids": "evt_1"}`, 400, "not an id of Postern"},
-		{"/api/v1/replays", "application/json", `{"ids": ["1"]}`, 400, "give a text"},
-		{"/api/v1/replays", "application/json", `{"limit": 5}`, 400, "does not exist"},
-		{"/api/v1/replays", "application/json", `[`, 400, "not a JSON object"},
-		{"/api/v1/replays", "application/json", ``, 400, "not a JSON object"},
-		{"/api/v1/replays", "application/json", `null`, 400, "not a JSON object"},
-		{"/api/v1/replays", "application/json", `{} {"preview": true}`, 400, "continues after"},
-		{"/api/v1/replays", "application/json", `{"preview": 1}`, 400, "give true or false"},
-		{"/api/v1/replays?preview=true", "application/json", `{}`, 400, "in the body"},
-		{"/api/v1/replays", "application/json", `{"ids": "17", "object_type": "order", "object_id": "7"}`, 400,
-			"give one of them"},
-		{"/api/v1/replays", "application/json", `{"rate": 0.01}`, 400, "at least 1"},
-		{"/api/v1/runs/7/pause", "application/json", ``, 404, "run 7"},
-		{"/api/v1/runs/x/pause", "application/json", ``, 404, ""},
-	} {
-		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string),
-			c.says) {
-			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
-		}
-	}
+	b.wantResponses(t, [][2]string{
+		{`POST /replays {"source": "nobody"}`, "400 is not known; the known sources are"},
+		{`POST /replays {"rate": -1}`, "400 events per second"},
+		{`POST /replays {"rate": "NaN"}`, "400 events per second"},
+		{`POST /replays {"ids": "evt_1"}`, "400 not an id of Postern"},
+		{`POST /replays {"ids": ["1"]}`, "400 give a text"},
+		{`POST /replays {"limit": 5}`, "400 does not exist"},
+		{`POST /replays [`, "400 not a JSON object"},
+		{`POST /replays`, "400 not a JSON object"},
+		{`POST /replays null`, "400 not a JSON object"},
+		{`POST /replays {} {"preview": true}`, "400 continues after"},
+		{`POST /replays {"preview": 1}`, "400 give true or false"},
+		{`POST /replays?preview=true {}`, "400 in the body"},
+		{`POST /replays {"ids": "17", "object_type": "order", "object_id": "7"}`, "400 give one of them"},
+		{`POST /replays {"rate": 0.01}`, "400 at least 1"},
+		{`POST /runs/7/pause`, "404 run 7"},
+		{`POST /runs/x/pause`, "404"},
+	})
 	if _, list := b.get(t, "/api/v1/runs"); len(list["items"].([]any)) != 0 {
 		t.Errorf("%v", list)
 	}
@@ -198,12 +194,7 @@ func TestDryRun_largeReplay_isBounded(t *testing.T) {
 		"32 MiB of states") {
 		t.Errorf("%d %v", status, p["detail"])
 	}
-	tx, err := b.db.Pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE objects`); err != nil { // a dry run waits for this lock
-		t.Fatal(err)
-	}
+	tx := testkit.OpenTx(t, b.db.Pool, `LOCK TABLE objects`) // a dry run waits for this lock
 	one := fmt.Sprintf(`{"dry_run": true, "ids": "%d"}`, receipts[0][0].ID)
 	answers := make(chan int, 2)
 	var asking sync.WaitGroup
@@ -244,12 +235,11 @@ func TestRetry_params_startRun(t *testing.T) {
 	if status != 200 || run["job"] != "retry" || run["expected"] != 1.0 || run["reason"] != "repaired" {
 		t.Errorf("%d %v", status, run)
 	}
-	for body, want := range map[string]int{`{"event": "none"}`: 404, `{"status": "applied"}`: 400, `{"run": 99}`: 404,
-		`{"rate": 0}`: 400, `{"exact": "x"}`: 400} {
-		if status, p := b.post(t, "/api/v1/retries", kind, body); status != want {
-			t.Errorf("%s: %d %v", body, status, p)
-		}
-	}
+	b.wantResponses(t, [][2]string{
+		{`POST /retries {"event": "none"}`, "404"},
+		{`POST /retries {"status": "applied"}`, "400 failed, dead"},
+		{`POST /retries {"run": 99}`, "404 run 99"},
+	})
 }
 
 // plan registers schedules, as a processor with them in its configuration does.
@@ -309,10 +299,7 @@ func TestSchedules_changes_areApplied(t *testing.T) {
 		run["run"] != 1.0 || run["earlier"] != true {
 		t.Errorf("%d %v", status, run)
 	}
-	if status, run := b.post(t, "/api/v1/schedules/other/run", kind, `{}`); status != 200 ||
-		run["status"] != "awaiting_approval" {
-		t.Errorf("%d %v", status, run)
-	}
+	b.wantResponses(t, [][2]string{{"POST /schedules/other/run {}", "200 status:awaiting_approval"}})
 	first := `{"source": "stripe", "idempotency_key": "r", "reason": "a", "since": "1h"}`
 	again := `{"idempotency_key": "r", "since": "1h", "source": "stripe", "exact": true, "reason": "b"}`
 	if status, run := b.post(t, "/api/v1/replays", kind, first); status != 200 || run["run"] != 3.0 ||
@@ -323,7 +310,7 @@ func TestSchedules_changes_areApplied(t *testing.T) {
 		run["earlier"] != true || run["reason"] != "a" {
 		t.Errorf("%d %v", status, run)
 	}
-	if status, list := b.get(t, "/api/v1/runs?schedule=nightly"); status != 200 || len(list["items"].([]any)) != 1 {
+	if status, list := b.get(t, "/api/v1/runs?schedule=nightly"); status != 200 || ids(list, "run") != "1" {
 		t.Errorf("%d %v", status, list)
 	}
 	status, run = b.post(t, "/api/v1/schedules/zforget/run", kind, `{}`)
@@ -332,30 +319,17 @@ func TestSchedules_changes_areApplied(t *testing.T) {
 		params["export"] != true {
 		t.Errorf("%d %v", status, run)
 	}
-	for _, c := range []struct {
-		path, body string
-		status     int
-		says       string
-	}{
-		{"/api/v1/schedules/none/run", `{}`, 404, "schedule none"},
-		{"/api/v1/schedules/none/pause", ``, 404, "schedule none"},
-		{"/api/v1/schedules/nightly/run", `{}`, 400, "run 1 of schedule nightly is still queued"},
-		{"/api/v1/schedules/nightly/run", `{"rate": 5}`, 400, "does not exist"},
-		{"/api/v1/schedules/nightly/run?idempotency_key=x", `{}`, 400, "in the body"},
-		{"/api/v1/replays", `{"source": "stripe", "idempotency_key": "r"}`, 400,
-			"was used for run 3, which has other parameters (replay since=1h&source=stripe)"},
-		{"/api/v1/replays", `{"source": "stripe", "idempotency_key": "r", "since": "1h", "publish": true}`, 400,
-			"was used for run 3"},
-		{"/api/v1/replays", `{"idempotency_key": "k"}`, 400, "was used for run 1"},
-	} {
-		if status, p := b.post(t, c.path, kind, c.body); status != c.status || !strings.Contains(p["detail"].(string),
-			c.says) {
-			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
-		}
-	}
-	if status, _ := b.post(t, "/api/v1/schedules/nightly/run", "text/plain", `{}`); status != 415 {
-		t.Errorf("from a foreign page: %d", status)
-	}
+	b.wantResponses(t, [][2]string{
+		{`POST /schedules/none/run {}`, "404 schedule none"},
+		{`POST /schedules/none/pause`, "404 schedule none"},
+		{`POST /schedules/nightly/run {}`, "400 run 1 of schedule nightly is still queued"},
+		{`POST /schedules/nightly/run {"rate": 5}`, "400 does not exist"},
+		{`POST /replays {"source": "stripe", "idempotency_key": "r"}`,
+			"400 was used for run 3, which has other parameters (replay since=1h&source=stripe)"},
+		{`POST /replays {"source": "stripe", "idempotency_key": "r", "since": "1h", "publish": true}`,
+			"400 was used for run 3"},
+		{`POST /replays {"idempotency_key": "k"}`, "400 was used for run 1"},
+	})
 }
 
 // A rebuild is queued, compared and changed. It waits for a processor.
@@ -369,9 +343,6 @@ func TestRebuild_params_startRun(t *testing.T) {
 		run["expected"] != 1.0 {
 		t.Fatalf("%d %v", status, run)
 	}
-	if status, list := b.get(t, "/api/v1/runs?job=rebuild"); status != 200 || len(list["items"].([]any)) != 1 {
-		t.Errorf("%d %v", status, list)
-	}
 	if status, page := b.get(t, "/api/v1/rebuilds/1/compare?limit=5"); status != 200 ||
 		len(page["items"].([]any)) != 0 || page["next_cursor"] != nil ||
 		page["counts"].(map[string]any)["same"] != 0.0 {
@@ -381,38 +352,16 @@ func TestRebuild_params_startRun(t *testing.T) {
 		run["params"].(map[string]any)["swap"] != true {
 		t.Errorf("%d %v", status, run)
 	}
-	for _, c := range []struct {
-		path, kind, body string
-		status           int
-		says             string
-	}{
-		{"/api/v1/rebuilds", "text/plain", `{"source": "stripe"}`, 415, "application/json"},
-		{"/api/v1/rebuilds", kind, `{}`, 400, "name the source"},
-		{"/api/v1/rebuilds", kind, `{"source": "nobody"}`, 400, "is not known; the known sources are"},
-		{"/api/v1/rebuilds", kind, `{"source": "stripe", "swap": "yes"}`, 400, "give true or false"},
-		{"/api/v1/rebuilds", kind, `{"source": "stripe", "since": "1h"}`, 400, "does not exist"},
-		{"/api/v1/rebuilds?source=stripe", kind, `{}`, 400, "in the body"},
-		{"/api/v1/rebuilds", kind, `{"source": "stripe"}`, 400, "run 1 is an open rebuild"},
-		{"/api/v1/rebuilds/7/swap", kind, ``, 404, "run 7"},
-		{"/api/v1/rebuilds/x/discard", kind, ``, 404, ""},
-		{"/api/v1/rebuilds/1/discard", "text/plain", ``, 415, ""},
-	} {
-		if status, p := b.post(t, c.path, c.kind, c.body); status != c.status || !strings.Contains(p["detail"].(string),
-			c.says) {
-			t.Errorf("%s %s: %d %v", c.path, c.body, status, p)
-		}
-	}
-	if status, run := b.post(t, "/api/v1/rebuilds/1/discard", kind, ""); status != 200 || run["status"] != "cancelled" {
-		t.Errorf("%d %v", status, run)
-	}
-	if status, p := b.get(t, "/api/v1/rebuilds/1/compare"); status != 400 || !strings.Contains(p["detail"].(string),
-		"cancelled") {
-		t.Errorf("%d %v", status, p)
-	}
-	if status, p := b.get(t, "/api/v1/rebuilds/1/compare?limit=0"); status != 400 {
-		t.Errorf("%d %v", status, p)
-	}
-	if status, p := b.get(t, "/api/v1/objects?outdated=true"); status != 200 {
-		t.Errorf("%d %v", status, p)
-	}
+	b.wantResponses(t, [][2]string{
+		{`POST /rebuilds {}`, "400 name the source"},
+		{`POST /rebuilds {"source": "nobody"}`, "400 is not known; the known sources are"},
+		{`POST /rebuilds {"source": "stripe", "swap": "yes"}`, "400 give true or false"},
+		{`POST /rebuilds {"source": "stripe", "since": "1h"}`, "400 does not exist"},
+		{`POST /rebuilds {"source": "stripe"}`, "400 run 1 is an open rebuild"},
+		{`POST /rebuilds/7/swap`, "404 run 7"},
+		{`GET /rebuilds/1/compare?limit=0`, "400 1 to 1000"},
+		{`POST /rebuilds/1/discard`, "200 status:cancelled"},
+		{`GET /rebuilds/1/compare`, "400 cancelled"},
+		{`GET /objects?outdated=true`, "200"},
+	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // The list has the sources of the log and those of the configuration, with the origin and age of
@@ -60,9 +61,7 @@ sources:
 	}
 	want := []operations.SourceSecret{{Name: "a", From: "value"}, {Name: "b", From: "env", Place: "SECRET"},
 		{Name: "c", From: "file", Place: file, ChangedAt: events.Instant{Time: changed.UTC()}}}
-	if diff := cmp.Diff(want, stripe.Settings.Secrets); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "secrets", want, stripe.Settings.Secrets)
 	if stripe.SilentTypes != 1 || time.Since(stripe.LastEventAt.Time).Hours() < 4 || stripe.Settings.PerSecond != 5 ||
 		stripe.Settings.Endpoint != "/webhooks/stripe" {
 		t.Errorf("%+v %+v", stripe, stripe.Settings)

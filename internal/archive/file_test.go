@@ -20,33 +20,28 @@ import (
 
 	"github.com/postern-gateway/postern/internal/archive"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // readDecompressed returns a file's decompressed text.
 func readDecompressed(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	switch archive.CompressionByName(path) {
 	case archive.Gzip:
 		r, err := gzip.NewReader(bytes.NewReader(text))
 		if err == nil {
 			text, err = io.ReadAll(r)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 	case archive.Zstd:
 		r, err := zstd.NewReader(nil)
 		if err == nil {
 			defer r.Close()
 			text, err = r.DecodeAll(text, nil)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 	}
 	return string(text)
 }
@@ -108,9 +103,7 @@ func appendTorn(t *testing.T, path string, n int) {
 	if err == nil {
 		_, err = f.WriteString(strings.Repeat(`{"postern":1,"torn`, n))
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(err, f.Close()))
 }
 
 func TestExportToFile_endsBeforeCleanup_finishesOnResume(t *testing.T) {
@@ -127,13 +120,9 @@ func TestExportToFile_endsBeforeCleanup_finishesOnResume(t *testing.T) {
 	state := fmt.Sprintf(`{"postern_export":1,"input":null,"filter":{},`+
 		`"compression":"none","events":4,"excluded":0,"bytes":%d,"bound":"1","cursor":"1"}`, len(text))
 	for _, both := range []bool{false, true} { // the file has its temporary name too
-		if err := os.WriteFile(path+".state", []byte(state), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(path+".state", []byte(state), 0o600))
 		if both {
-			if err := os.Link(path, path+".part"); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, os.Link(path, path+".part"))
 		}
 		done, err := archive.ExportToFile(t.Context(), e, path, nil, true)
 		if err != nil || done.Events != 4 || readDecompressed(t, path) != text {
@@ -165,9 +154,7 @@ func TestExportToFile_fileExists_fails(t *testing.T) {
 	if _, err := archive.ExportToFile(t.Context(), e, path, nil, true); !errors.Is(err, archive.ErrExists) {
 		t.Error(err)
 	}
-	if err := os.Rename(path, path+" of somebody"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Rename(path, path+" of somebody"))
 	if _, err := archive.ExportToFile(t.Context(), e, path, nil, true); err != nil ||
 		readDecompressed(t, path) != string(in.export(t, events.Filter{})) {
 		t.Error(err)
@@ -208,25 +195,17 @@ func TestExportToFile_badParams_fails(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, nil, 0o600))
 	if _, err := archive.ExportToFile(t.Context(), e, path, nil, true); !errors.Is(err, archive.ErrExists) {
 		t.Errorf("the file is there: %v", err)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(path+".part", 10); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Remove(path))
+	testkit.Must(t, os.Truncate(path+".part", 10))
 	if _, err := archive.ExportToFile(t.Context(), e, path, map[string]string{"type": "a*"}, true); err == nil ||
 		!strings.Contains(err.Error(), "fewer than") {
 		t.Errorf("a file that was cut: %v", err)
 	}
-	if err := os.WriteFile(path+".state", []byte(`{"postern_export":2}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path+".state", []byte(`{"postern_export":2}`), 0o600))
 	if _, err := archive.ExportToFile(t.Context(), e, path, nil, true); err == nil ||
 		!strings.Contains(err.Error(), "another release") {
 		t.Errorf("a state of another release: %v", err)
@@ -297,9 +276,7 @@ func TestExport_concurrentAppends_skipsNothing(t *testing.T) {
 		done, err := archive.ExportToWriter(t.Context(),
 			archive.ExportParams{Pool: in.operator, Filter: events.Filter{AfterID: after}, Compression: archive.None,
 				ChunkBytes: 5000}, &out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		after = done.Bound
 		for line := range strings.Lines(out.String()) {
 			_, rest, _ := strings.Cut(line, `"event_id":"`)

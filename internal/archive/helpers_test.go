@@ -56,9 +56,7 @@ func (in *instance) register(t *testing.T) {
 func (in *instance) append(t *testing.T, batch ...events.Delivery) (ids []int64) {
 	t.Helper()
 	receipts, err := events.Append(t.Context(), in.gateway, batch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, of := range receipts {
 		for _, r := range of {
 			ids = append(ids, r.ID)
@@ -91,9 +89,7 @@ func (in *instance) deliveries(t *testing.T, seed uint64) (all []events.Delivery
 			for n := range 3 {
 				at := time.Unix(1_790_000_000+int64(random.IntN(4)), 0)
 				varied, err := e.Provider.MakeVariant(sample, n+1, at, n == 2)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				all = append(all, in.ingest(t, e, varied, at))
 			}
 		}
@@ -138,13 +134,9 @@ func (in *instance) apply(t *testing.T) {
 	p, err := apply.New(apply.Options{Pool: in.db.Role(t, "processor"), Settings: apply.DefaultSettings,
 		Logger:  slog.New(slog.DiscardHandler),
 		Metrics: prometheus.NewRegistry(), Sources: sources})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	ids, err := events.IDsAfter(t.Context(), in.db.Pool, 0, 1<<62, 100_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for len(ids) > 0 {
 		n := min(len(ids), 200)
 		if _, err := p.ApplyStored(t.Context(), apply.Target{}, ids[:n], false); err != nil {
@@ -252,9 +244,7 @@ func TestImport_exportedLog_makesSameObjects(t *testing.T) {
 	to.wantImport(t, to.importParams(), "all.ndjson", text, archive.ImportResult{Read: stored, Added: stored})
 	to.wantImport(t, to.importParams(), "all.ndjson", text, archive.ImportResult{Read: stored, Duplicate: stored})
 	to.register(t)
-	if diff := cmp.Diff(from.log(t), to.log(t)); diff != "" {
-		t.Errorf("the logs differ:\n%s", diff)
-	}
+	testkit.Equal(t, "the logs differ", from.log(t), to.log(t))
 	if origins := to.db.QueryStrings(t, `SELECT DISTINCT origin FROM events`); len(origins) != 1 ||
 		origins[0] != events.OriginImport {
 		t.Errorf("origins %v", origins)
@@ -262,9 +252,7 @@ func TestImport_exportedLog_makesSameObjects(t *testing.T) {
 	from.apply(t)
 	to.apply(t)
 	a, b := from.objects(t), to.objects(t)
-	if diff := cmp.Diff(a, b); diff != "" {
-		t.Errorf("the objects differ:\n%s", diff)
-	}
+	testkit.Equal(t, "the objects differ", a, b)
 	if ambiguous := strings.Count(strings.Join(a, ""), `"ambiguous": true`); len(a) < 60 || ambiguous == 0 {
 		t.Errorf("%d objects, %d of them ambiguous: too little to tell", len(a), ambiguous)
 	}
@@ -272,9 +260,7 @@ func TestImport_exportedLog_makesSameObjects(t *testing.T) {
 	third := setup(t)
 	third.wantImport(t, third.importParams(), "again.ndjson", to.export(t, events.Filter{}),
 		archive.ImportResult{Read: stored, Added: stored})
-	if diff := cmp.Diff(from.log(t), third.log(t)); diff != "" {
-		t.Errorf("the third log differs:\n%s", diff)
-	}
+	testkit.Equal(t, "the third log differs", from.log(t), third.log(t))
 }
 
 // The events of a delivery keep their indexes, whichever of them are selected. Its body is stored
@@ -333,8 +319,6 @@ func TestImport_refetches_keepOrigin(t *testing.T) {
 		archive.ImportResult{Read: 3, Added: 3})
 	want := []string{"import import import", "reconcile reconcile reconcile",
 		"webhook import webhook"}
-	if diff := cmp.Diff(want, to.db.QueryStrings(t, `SELECT event_id || ' ' || origin || ' ' ||
-		(verification->'imported'->>'origin') FROM events ORDER BY 1`)); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "stored rows", want, to.db.QueryStrings(t, `SELECT event_id || ' ' || origin || ' ' ||
+		(verification->'imported'->>'origin') FROM events ORDER BY 1`))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/archive"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // An import is interrupted after each of its batches and repeated from the beginning. The resulting
@@ -134,9 +135,7 @@ func TestImport_badLines_areSetAside(t *testing.T) {
 		}
 	}
 	bad, err := os.ReadFile(path + ".bad")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, line := range []string{lines[1], lines[3], lines[4], lines[5] + lines[6], lines[7] + "\n"} {
 		if !strings.Contains(string(bad), line) {
 			t.Errorf("not set aside: %s", line)
@@ -211,9 +210,7 @@ func (in *instance) stripes(t *testing.T, n int) (bodies []json.RawMessage) {
 		}
 		for i := range n {
 			s, err := e.Provider.MakeVariant(e.Provider.Samples()[0], i+1, time.Unix(1_780_000_000, 0), true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			bodies = append(bodies, s.Body)
 		}
 	}
@@ -329,9 +326,7 @@ func TestImport_header_appliesToAllDeliveries(t *testing.T) {
 	}
 	got := in.db.QueryStrings(t, `SELECT event_type || ' ' || headers::text FROM events ORDER BY 1`)
 	want := []string{`issues.closed {"X-Github-Event": "issues"}`, `issues.opened {"X-Github-Event": "issues"}`}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "stored headers", want, got)
 }
 
 // A version may not be far ahead of the receipt, and an event's own time is not its receipt. An

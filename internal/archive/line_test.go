@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/postern-gateway/postern/internal/archive"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write golden files again")
@@ -42,17 +42,11 @@ func TestAppendLine_golden_isUnchanged(t *testing.T) {
 	}
 	const golden = "testdata/format-1.golden"
 	if *update {
-		if err := os.WriteFile(golden, got, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(golden, got, 0o600))
 	}
 	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("version 1 of the format has changed; a change needs a new version:\n%s", diff)
-	}
+	testkit.Must(t, err)
+	testkit.Equal(t, "version 1 of the format has changed; a change needs a new version", string(want), string(got))
 }
 
 // Every body is restored exactly, and no reader can take a part of it for the line end.

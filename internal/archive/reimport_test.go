@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/archive"
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // allSampleDeliveries returns an import into a source whose events have no keys; each delivery is
@@ -33,9 +34,7 @@ func (in *instance) declared(t *testing.T, events string) archive.ImportParams {
 	c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources: {plain: {provider: hmac, secrets: "+
 		"[{name: a, value: abcdefghijklmnopqrstuvwxyz012345}], scheme: {header: X-Sig}, events: "+events+"}}\n"),
 		os.Getenv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	im, e := in.importParams(), c.Endpoints()[0]
 	im.Target, im.Sources["plain"] = "plain", archive.Source{Provider: e.Provider, Config: e.Source}
 	return im
@@ -45,9 +44,7 @@ func (in *instance) declared(t *testing.T, events string) archive.ImportParams {
 func write(t *testing.T, name, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -74,9 +71,7 @@ func TestImport_eventsWithoutKeys_repeated_areDuplicates(t *testing.T) {
 	fresh, again := archive.ImportResult{Read: 4, Added: 3, Bad: 1}, archive.ImportResult{Read: 4, Duplicate: 3, Bad: 1}
 	path := write(t, "x.ndjson", text)
 	wantResult(t, "the file", im, path, fresh)
-	if err := os.Chtimes(path, time.Now(), time.Now().Add(-time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.Chtimes(path, time.Now(), time.Now().Add(-time.Hour)))
 	wantResult(t, "touched", im, path, again)
 	wantResult(t, "copied", im, write(t, "x.ndjson", text), again)
 	wantResult(t, "grown", im, write(t, "x.ndjson", text+"\n{\"t\":\"ping\"}\n"),
@@ -244,9 +239,7 @@ func TestImport_allSamples_areImported(t *testing.T) {
 	for _, e := range in.endpoints {
 		for i, sample := range e.Provider.Samples() {
 			d, err := e.Provider.Sign(e.Source, sample, time.Unix(1_780_000_000, 0))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			im := in.importInto(e.Source.Name)
 			im.Header, im.Format = d.Header, archive.Events
 			im.Report = func(where string, why error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 func (b *testBundle) rejectingDelivery(body string, keys ...string) events.Delivery {
@@ -92,10 +93,8 @@ func TestAppend_separateBodies_areSeparateDeliveries(t *testing.T) {
 		for i, e := range d.Events {
 			var id, index int64
 			var body []byte
-			if err := b.db.Pool.QueryRow(t.Context(), `SELECT delivery_id, delivery_index, body FROM events
-				WHERE id = $1`, r[i].ID).Scan(&id, &index, &body); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, b.db.Pool.QueryRow(t.Context(), `SELECT delivery_id, delivery_index, body FROM events
+				WHERE id = $1`, r[i].ID).Scan(&id, &index, &body))
 			if id != r[i].ID || index != 0 || string(body) != "body of "+e.Key || r[i].Key != e.Key {
 				t.Errorf("%s: event %s of delivery %d has index %d and body %q", name, r[i].Key, id, index, body)
 			}
@@ -106,10 +105,8 @@ func TestAppend_separateBodies_areSeparateDeliveries(t *testing.T) {
 	}
 	other := own(true, "x", "a", "y")
 	other.Events[1].Fingerprint = provider.BodyFingerprint([]byte("other"))
-	if diff := cmp.Diff([]events.Receipt{{Key: "x"}, {Key: "a", Conflict: true}, {Key: "y"}},
-		b.append(t, other)[0]); diff != "" {
-		t.Errorf("receipts (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "receipts", []events.Receipt{{Key: "x"}, {Key: "a", Conflict: true}, {Key: "y"}},
+		b.append(t, other)[0])
 	other.RejectConflicts = false
 	if r := b.append(t, other)[0]; r[0].Duplicate || !r[1].Conflict || r[2].Duplicate {
 		t.Errorf("receipts %+v", r)
@@ -214,9 +211,7 @@ func TestAppend_randomBatches_equalOneByOne(t *testing.T) {
 			contents, batch = append(contents, c), append(batch, b.apiBatch(c))
 		}
 		got, err := events.Append(t.Context(), b.gateway, batch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for i, c := range contents {
 			for j := range got[i] {
 				if (got[i][j].ID == 0) != batch[i].Rejected(got[i]) {

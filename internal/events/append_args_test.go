@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // incompressible returns text that hardly compresses.
@@ -41,9 +41,7 @@ func TestAppend_allColumns_areReadBack(t *testing.T) {
 	}
 	at := func(s string) *time.Time {
 		v, err := time.Parse(time.RFC3339Nano, s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return &v
 	}
 	received := time.Date(1999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
@@ -88,9 +86,7 @@ func TestAppend_allColumns_areReadBack(t *testing.T) {
 				t.Fatalf("%s: %v", want.Key, err)
 			}
 			got.Body = string(body)
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", want.Key, diff)
-			}
+			testkit.Equal(t, want.Key, want, got)
 		}
 	}
 }
@@ -117,9 +113,7 @@ func TestAppend_bodies_areInlineIfShort(t *testing.T) {
 	toastBytes := func() (bytes int64) {
 		err := b.db.Pool.QueryRow(t.Context(), `SELECT sum(pg_relation_size(c.reltoastrelid)) FROM pg_inherits i
 			JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'events'::regclass`).Scan(&bytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return bytes
 	}
 	b.append(t, b.delivery(incompressible(2400), "2"), b.delivery(incompressible(7000), "7"),
@@ -163,9 +157,7 @@ func TestAppend_lostStatement_isPreparedAgain(t *testing.T) {
 	b := setup(t)
 	pool := b.connect(t, "pool_max_conns=1")
 	for i, command := range []string{"SELECT 1", "DEALLOCATE ALL", "DEALLOCATE ALL", "DISCARD PLANS"} {
-		if _, err := pool.Exec(t.Context(), command, pgx.QueryExecModeSimpleProtocol); err != nil {
-			t.Fatal(err)
-		}
+		testkit.ExecSQL(t, pool, command, pgx.QueryExecModeSimpleProtocol)
 		b.mustAppend(t, pool, fmt.Sprint("again", i))
 	}
 }
@@ -206,9 +198,7 @@ func TestAppend_provenances_areStoredPerDelivery(t *testing.T) {
 	}
 	b.append(t, batch...)
 	rows, err := b.db.Pool.Query(t.Context(), `SELECT event_id, origin || ' ' || verification FROM events`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	got := map[string]string{}
 	var key, provenance string
 	if _, err := pgx.ForEachRow(rows, []any{&key, &provenance}, func() error {
@@ -217,9 +207,7 @@ func TestAppend_provenances_areStoredPerDelivery(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("provenances (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "provenances", want, got)
 }
 
 // Without a standby, an append of duplicates is one message to the database, like that of new
@@ -260,9 +248,7 @@ func (b *testBundle) countMessages(t *testing.T) *atomic.Int64 {
 	}
 	cfg.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(pool.Close)
 	b.gateway = pool
 	return &sent
@@ -289,9 +275,7 @@ func TestAppend_duplicates_useNoIDs(t *testing.T) {
 	}
 	b.append(t, flood...)
 	used := func() (n int64) {
-		if err := b.db.Pool.QueryRow(t.Context(), `SELECT last_value FROM event_sequence`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, b.db.Pool.QueryRow(t.Context(), `SELECT last_value FROM event_sequence`).Scan(&n))
 		return n
 	}
 	before := used()
@@ -356,9 +340,7 @@ func TestAppend_idOfAnotherSource_isNoDuplicate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	registered, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"other": "shopify"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	other := func(key string) events.Delivery {
 		d := b.delivery("of the other", key)
 		d.Source = registered.Number["other"]

@@ -29,9 +29,7 @@ func setup(t *testing.T) *testBundle {
 	db := testkit.Database(t)
 	b := &testBundle{db: db, gateway: db.Role(t, "gateway"), operator: db.Role(t, "operator")}
 	registered, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "shopify"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	b.source = registered.Number["shop"]
 	return b
 }
@@ -52,20 +50,18 @@ func (b *testBundle) delivery(body string, keys ...string) events.Delivery {
 func (b *testBundle) append(t *testing.T, ds ...events.Delivery) [][]events.Receipt {
 	t.Helper()
 	r, err := events.Append(t.Context(), b.gateway, ds)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return r
 }
 
 // count returns the number of rows of a table, or of the rest of a query.
 func (b *testBundle) count(t interface {
 	Context() context.Context
-	Fatal(...any)
+	Helper()
+	Fatal(args ...any)
 }, from string) (n int) {
-	if err := b.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM "+from).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	t.Helper()
+	testkit.Must(t, b.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM "+from).Scan(&n))
 	return n
 }
 
@@ -233,9 +229,7 @@ func (b *testBundle) wantIndexPlans(t *testing.T) {
 func (b *testBundle) connect(t *testing.T, parameters string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), b.db.URL+"&search_path=postern&"+parameters)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -285,14 +279,10 @@ func TestAppend_databaseRejects_isUnavailable(t *testing.T) {
 	closed := b.gateway.Config()
 	closed.AfterConnect = func(context.Context, *pgx.Conn) error { return errors.New("other error") }
 	away, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1/none")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for what, cfg := range map[string]*pgxpool.Config{"no session": closed, "unreachable": away} {
 		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer pool.Close()
 		wantUnavailable(what, pool)
 	}

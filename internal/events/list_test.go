@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // insertEvents inserts events as the owner, one second apart from day on, so that ids and times are
@@ -47,9 +48,7 @@ func (b *testBundle) insertOutcome(t *testing.T, day time.Time, n int, run, obje
 			attempts, at, rule_version)
 		VALUES ($1, $2, 1, $3, '', 'invoice', 'x', $4, 'because', '{"at": 1}', 1, now(), 1)`,
 		events.FirstID(day.Add(time.Duration(n)*time.Second)), run, object, status)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 }
 
 var firstDay = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
@@ -113,17 +112,13 @@ func TestList_filters_selectEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			page, err := events.List(t.Context(), operator, tc.f, "", 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if got := keysOf(page.Items); got != tc.want || page.Next != "" {
 				t.Errorf("got %q, next %q, want %q", got, page.Next, tc.want)
 			}
 			ids, _ := walk(t, operator, &tc.f, math.MaxInt64)
 			slices.Reverse(ids)
-			if diff := cmp.Diff(idsOf(page.Items), ids); diff != "" {
-				t.Errorf("walked forwards: %s", diff)
-			}
+			testkit.Equal(t, "walked forwards", idsOf(page.Items), ids)
 			counted, err := events.Count(t.Context(), operator, &tc.f)
 			if err != nil || counted.Events != int64(len(ids)) {
 				t.Errorf("counted %+v, %v, want %d", counted, err, len(ids))
@@ -137,9 +132,7 @@ func readAllPages(t *testing.T, b *testBundle, f events.Filter, limit int) (item
 	t.Helper()
 	for cursor := ""; ; pages++ {
 		page, err := events.List(t.Context(), b.db.Pool, f, cursor, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		items = append(items, page.Items...)
 		if cursor = page.Next; cursor == "" {
 			return items, pages + 1
@@ -204,17 +197,13 @@ func TestShow_event_hasContentConflictsOutcomes(t *testing.T) {
 	id := b.append(t, b.delivery("one \xff", "k1"))[0][0].ID
 	b.append(t, b.delivery("two", "k1"))
 	several := b.append(t, b.delivery(`{"n":1}`, "k2", "k3"))[0]
-	if _, err := b.db.Pool.Exec(t.Context(), `INSERT INTO outcomes (event_id, run, source, object, account, object_type,
+	testkit.ExecSQL(t, b.db.Pool, `INSERT INTO outcomes (event_id, run, source, object, account, object_type,
 		object_id, status, reason, version,
 		decided_by, attempts, due, at, rule_version) VALUES ($1, 0, 1, 5, 'a', 'order', '1', 'failed', 'no luck', NULL,
 			'{"at": 7}', 3, $2, $2, 1)`,
-		id, firstDay); err != nil {
-		t.Fatal(err)
-	}
+		id, firstDay)
 	life, err := events.Show(t.Context(), operator, "k1", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	byID, err := events.Show(t.Context(), operator, fmt.Sprint(id), 0)
 	if diff := cmp.Diff(life, byID); err != nil || diff != "" {
 		t.Errorf("by key and by id: %v, %s", err, diff)
@@ -241,9 +230,7 @@ func TestFind_keyOrID_returnsEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	registered, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"other": "stripe"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	first := b.append(t, b.delivery("x", "k1", "only"))[0]
 	duplicate := b.delivery("x", "k1")
 	duplicate.Source = registered.Number["other"]
@@ -307,9 +294,7 @@ func TestPage_json_hasDocumentedFields(t *testing.T) {
 	item := events.Item{ID: 1 << 60,
 		OccurredAt: events.Instant{Time: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.FixedZone("x", 3600))}}
 	b, err := json.Marshal(events.Page[events.Item]{Items: []events.Item{item}, Next: "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, want := range []string{`"id":"1152921504606846976"`, `"occurred_at":"2026-01-02T02:04:05.000006Z"`,
 		`"received_at":null`, `"next_cursor":"c"`} {
 		if !strings.Contains(string(b), want) {

@@ -22,9 +22,7 @@ func walk(t *testing.T, pool *pgxpool.Pool, f *events.Filter, bound int64) (all 
 	t.Helper()
 	for at := int64(0); at < bound; steps++ {
 		ids, end, err := events.Match(t.Context(), pool, f, at, bound)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if end <= at || len(ids) > 0 && (ids[0] <= at || ids[len(ids)-1] > end) {
 			t.Fatalf("from %d to %d: %d ids from %d to %d", at, end, len(ids), ids[0], ids[len(ids)-1])
 		}
@@ -40,9 +38,7 @@ func TestMatch_fewMatches_stepsAreBounded(t *testing.T) {
 	b := setup(t)
 	b.insertEvents(t, firstDay, 25_000)
 	every, err := events.IDsAfter(t.Context(), b.db.Pool, 0, math.MaxInt64, 30_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	whole, steps := walk(t, b.db.Pool, &events.Filter{}, math.MaxInt64)
 	if diff := cmp.Diff(every, whole); diff != "" || steps != 3 {
 		t.Errorf("%d steps; %s", steps, diff)
@@ -52,9 +48,7 @@ func TestMatch_fewMatches_stepsAreBounded(t *testing.T) {
 		t.Errorf("found %d in %d steps", found, steps)
 	}
 	some, _ := walk(t, b.db.Pool, &events.Filter{IDs: []int64{every[3], 1, every[7], every[24_999]}}, every[10])
-	if diff := cmp.Diff([]int64{every[3], every[7]}, some); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "some", []int64{every[3], every[7]}, some)
 	rest, end, err := events.Match(t.Context(), b.db.Pool, &events.Filter{IDs: []int64{every[3], every[7]}}, every[3],
 		every[10])
 	if diff := cmp.Diff([]int64{every[7]}, rest); err != nil || diff != "" || end != every[10] {
@@ -62,9 +56,7 @@ func TestMatch_fewMatches_stepsAreBounded(t *testing.T) {
 	}
 	until, _ := walk(t, b.db.Pool, &events.Filter{Since: firstDay.Add(100 * time.Second),
 		Until: firstDay.Add(200 * time.Second)}, every[24_999])
-	if diff := cmp.Diff(every[99:199], until); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "until", every[99:199], until)
 }
 
 // An estimate comes from the statistics, and says so. A few events that an index finds are counted.
@@ -96,9 +88,7 @@ func TestEstimate_filters_useStatistics(t *testing.T) {
 		"by id": {events.Filter{IDs: []int64{events.FirstID(firstDay.Add(7 * time.Second))}}, 1, 7, 7, false},
 	} {
 		p, err := events.Estimate(t.Context(), b.db.Pool, &tc.f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got := float64(p.Events); got < tc.want*0.9 || got > tc.want*1.1 || p.ExactCounts == tc.estimated {
 			t.Errorf("%s: %+v, want about %g", name, p, tc.want)
 		}
@@ -149,9 +139,7 @@ func TestEstimate_outcomeFilters_countOrEstimate(t *testing.T) {
 			false},
 	} {
 		p, err := events.Estimate(t.Context(), b.db.Pool, &tc.f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if got := float64(p.Events); p.ExactCounts != tc.exact || tc.exact && got != tc.want || got > 4*tc.want ||
 			got < tc.want/4 {
 			t.Errorf("%s: %+v, want about %g", name, p, tc.want)
@@ -172,9 +160,7 @@ func TestMatch_window_readsOnlyItsRows(t *testing.T) {
 	b.db.Exec(t, `ALTER TABLE events_20260301 SET (autovacuum_enabled = false)`)
 	b.insertEvents(t, firstDay, n)
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: b.db.URL, Role: "postern_processor", MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer pool.Close()
 	if ids, _ := walk(t, pool, &events.Filter{}, math.MaxInt64); len(ids) != n {
 		t.Fatalf("walked over %d of %d", len(ids), n)
@@ -182,14 +168,10 @@ func TestMatch_window_readsOnlyItsRows(t *testing.T) {
 	var read int64
 	// the session reports its statistics at the end of its next transaction
 	for _, sql := range []string{`SELECT pg_stat_force_next_flush()`, `SELECT 1`} {
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testkit.ExecSQL(t, pool, sql)
 	}
-	if err := pool.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables
-		WHERE relname = 'events_20260301'`).Scan(&read); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, pool.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables
+		WHERE relname = 'events_20260301'`).Scan(&read))
 	if read > 3*n+n/10 { // once for the ends of windows, once for their events, and once when this test wrote the keys
 		t.Errorf("%d rows read of %d", read, n)
 	}
@@ -199,15 +181,11 @@ func TestMatch_window_readsOnlyItsRows(t *testing.T) {
 func TestListPartitions_anyPlan_findsPartitions(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	if err := events.EnsurePartitions(t.Context(), db.Pool, 24*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, events.EnsurePartitions(t.Context(), db.Pool, 24*time.Hour))
 	c := db.Role(t, "operator").Config()
 	c.ConnConfig.RuntimeParams["enable_nestloop"], c.ConnConfig.RuntimeParams["enable_mergejoin"] = "off", "off"
 	pool, err := pgxpool.NewWithConfig(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer pool.Close()
 	days, err := events.ListPartitions(t.Context(), pool, &events.Filter{}, 0, 1<<62)
 	if err != nil || len(days) == 0 {
@@ -297,14 +275,7 @@ func TestFreezeBound_contextEnds_returnsError(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, b.delivery("x", "first"))
-	tx, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE events IN ROW EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OpenTx(t, b.db.Pool, `LOCK TABLE events IN ROW EXCLUSIVE MODE`)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := events.FreezeBound(ctx, b.operator); !errors.Is(err, context.DeadlineExceeded) {

@@ -59,9 +59,7 @@ func TestShow_decidedByEvent_isWinner(t *testing.T) {
 		4: fmt.Sprint([]int64{id(2)}), 5: fmt.Sprint([]int64{id(2)}), 6: "[0]", 7: fmt.Sprint([]int64{id(6)}), 8: "[0]",
 		9: fmt.Sprint([]int64{id(6)}), 10: "[0]"} {
 		found, err := events.Show(t.Context(), operator, fmt.Sprint(id(event)), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var got []int64
 		for _, o := range found.Outcomes {
 			got = append(got, o.DecidedByEvent)
@@ -76,14 +74,10 @@ func TestShow_decidedByEvent_isWinner(t *testing.T) {
 	ends := []int64{}
 	for _, event := range []int{1, 12, 20} {
 		found, err := events.Show(t.Context(), operator, fmt.Sprint(id(event)), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		ends = append(ends, found.PreviousEvent, found.NextEvent)
 	}
-	if diff := cmp.Diff([]int64{0, id(2), id(11), 0, 0, 0}, ends); diff != "" {
-		t.Errorf("before the first, after the last, without an outcome: %s", diff)
-	}
+	testkit.Equal(t, "before the first, after the last, without an outcome", []int64{0, id(2), id(11), 0, 0, 0}, ends)
 }
 
 func TestShow_delivery_hasOtherEvents(t *testing.T) {
@@ -92,9 +86,7 @@ func TestShow_delivery_hasOtherEvents(t *testing.T) {
 	all := b.append(t, b.delivery("x", "a1"), b.delivery("y", "b1", "b2", "b3"), b.delivery("z", "c1"))
 	for i, want := range [][]string{{"b2", "b3"}, {"b1", "b3"}, {"b1", "b2"}} {
 		found, err := events.Show(t.Context(), b.operator, fmt.Sprint(all[1][i].ID), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		var keys []string
 		for _, e := range found.Delivery {
 			keys = append(keys, e.EventID)

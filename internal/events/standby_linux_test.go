@@ -22,9 +22,7 @@ func TestAppend_duplicateOfUnconfirmedCommit_waitsForStandby(t *testing.T) {
 	b, pair := setupPausedStandby(t)
 	first := b.appendInBackground(t)
 	testkit.Eventually(t, site.OperationTimeout, func() error { return checkWaiting(t, pair) })
-	if err := errors.Join(pair.Kill(false), pair.Start(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errors.Join(pair.Kill(false), pair.Start(t.Context())))
 	if err := <-first; err == nil {
 		t.Fatal("an append succeeded without the standby")
 	}
@@ -37,15 +35,9 @@ func TestAppend_duplicateOfUnconfirmedCommit_waitsForStandby(t *testing.T) {
 		}
 		return checkWaiting(t, pair)
 	})
-	if err := pair.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-again; err != nil {
-		t.Fatal(err)
-	}
-	if err := pair.Promote(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, pair.Resume())
+	testkit.Must(t, <-again)
+	testkit.Must(t, pair.Promote(t.Context()))
 	if n := queryInt(t, pair, "SELECT count(*) FROM postern.events"); n != 2 {
 		t.Errorf("the promoted standby has %d events, want the two that were acknowledged", n)
 	}
@@ -84,33 +76,23 @@ func TestAppend_cancelledStandbyWait_returnsNoReceipt(t *testing.T) {
 	}
 	again := b.appendInBackground(t)
 	testkit.Eventually(t, site.OperationTimeout, func() error { return checkWaiting(t, pair) })
-	if err := pair.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-again; err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, pair.Resume())
+	testkit.Must(t, <-again)
 }
 
 func startPair(t *testing.T) *site.PostgresPair {
 	t.Helper()
 	// PostgreSQL's account cannot enter a test's own folder
 	dir, err := os.MkdirTemp("", "postern-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, os.Chmod(dir, 0o711))
 	pair, err := site.StartPostgres(t.Context(), dir, false)
 	t.Cleanup(func() {
 		if err := errors.Join(pair.Close(), os.RemoveAll(dir)); err != nil {
 			t.Error(err)
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return pair
 }
 
@@ -119,20 +101,14 @@ func setupPausedStandby(t *testing.T) (*testBundle, *site.PostgresPair) {
 	t.Helper()
 	pair := startPair(t)
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: pair.URL, Role: "postern_gateway", MaxConns: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(pool.Close)
 	b := &testBundle{gateway: pool}
 	registered, err := events.RegisterSources(t.Context(), b.gateway, map[string]string{"shop": "shopify"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	b.source = registered.Number["shop"]
 	b.append(t, b.delivery("{}", "before")) // creates the partition of the day
-	if err := pair.Pause(true); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, pair.Pause(true))
 	return b, pair
 }
 
@@ -157,12 +133,8 @@ func checkWaiting(t *testing.T, pair *site.PostgresPair) error {
 func queryInt(t *testing.T, pair *site.PostgresPair, sql string) (n int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), pair.PrimaryURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer conn.Close(t.Context())
-	if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, conn.QueryRow(t.Context(), sql).Scan(&n))
 	return n
 }

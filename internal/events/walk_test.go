@@ -9,11 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // walkAll walks the log and copies the records.
@@ -41,9 +40,7 @@ func TestWalk_filters_returnEachEventOnce(t *testing.T) {
 	b := setup(t)
 	b.insertEvents(t, firstDay, 10_000)
 	every, err := events.IDsAfter(t.Context(), b.db.Pool, 0, 1<<62, 20_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	var even []int64
 	for i := 1; i < len(every); i += 2 {
 		even = append(even, every[i])
@@ -66,9 +63,7 @@ func TestWalk_filters_returnEachEventOnce(t *testing.T) {
 		for _, e := range b.walkAll(t, &c.f, c.after, c.bound) {
 			got = append(got, e.ID)
 		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		testkit.Equal(t, name, c.want, got)
 	}
 	stop := errors.New("enough")
 	n := 0
@@ -126,9 +121,7 @@ func TestAppendDryRun_receipts_equalAppend(t *testing.T) {
 		b.delivery("one", "c")}
 	before := b.count(t, "events") + b.count(t, "event_keys") + b.count(t, "event_conflicts")
 	predicted, err := new(events.AppendDryRun).Run(t.Context(), b.db.Role(t, "operator"), batch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if after := b.count(t, "events") + b.count(t, "event_keys") + b.count(t, "event_conflicts"); after != before {
 		t.Errorf("%d rows became %d", before, after)
 	}
@@ -141,9 +134,7 @@ func TestAppendDryRun_receipts_equalAppend(t *testing.T) {
 			predicted[i][j].ID, appended[i][j].ID = 0, 0
 		}
 	}
-	if diff := cmp.Diff(appended, predicted); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "predicted", appended, predicted)
 }
 
 // Events keep their indexes if Events has only some of a delivery.
@@ -210,9 +201,7 @@ func TestAppend_signedVersions_areDuplicates(t *testing.T) {
 			predict := func(f *events.AppendDryRun, ds ...events.Delivery) []events.Receipt {
 				t.Helper()
 				seen, err := f.Run(t.Context(), b.gateway, ds)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				return seen[len(seen)-1]
 			}
 			var batches events.AppendDryRun

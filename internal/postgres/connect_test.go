@@ -255,9 +255,7 @@ func TestFindInstallation_noBinaries_saysHowToInstall(t *testing.T) {
 // must fails the test on an error.
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 }
 
 // errOf returns the error of a call and ignores its other result.
@@ -266,9 +264,7 @@ func errOf[T any](_ T, err error) error { return err }
 // equal reports the difference between a value and the wanted one.
 func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, opts...); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
+	testkit.Equal(t, what, want, got, opts...)
 }
 
 // execSQL runs a statement over a pool, a session or a transaction.
@@ -333,9 +329,7 @@ func TestConnect_readTimeout_rejectsWrites(t *testing.T) {
 		address = db.URL + "&target_session_attrs=read-write"
 	}
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: address, ReadTimeout: 1500 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer pool.Close()
 	var timeout string
 	if err := pool.QueryRow(t.Context(), "SHOW statement_timeout").Scan(&timeout); err != nil || timeout != "1500ms" {
