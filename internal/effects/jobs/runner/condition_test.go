@@ -25,11 +25,11 @@ const findOrCreate = `
 	`capture: {id: id}, compensate: {path: "/remove/{{ steps.create.id }}"}}
       - {name: use, to: sink, timeout: 60s, path: "/use/{{ steps.find.id ?? steps.create.id }}"}`
 
-// stepRows returns the ledger's steps with their state, attempts and reason.
-func (b *fixture) stepRows(t *testing.T) []string {
+// stepRows returns the steps of an effect in the ledger with their state, attempts and reason.
+func (b *fixture) stepRows(t *testing.T, effect int64) []string {
 	t.Helper()
 	return b.db.QueryStrings(t, `SELECT trim(concat_ws(' ', step, state, attempts, nullif(captured::text, '{}'),
-		reason)) FROM effect_steps ORDER BY effect, position, undo`)
+		reason)) FROM effect_steps WHERE effect = $1 ORDER BY position, undo`, effect)
 }
 
 // The response of a search decides whether a later step is executed. Nothing that is not a complete
@@ -39,9 +39,9 @@ func TestSkipSteps_search_decidesWhetherToCreate(t *testing.T) {
 	const skipped = "create skipped 0 its condition was false in version 1 of the rule: steps.find.id == nil"
 	none := []string{`find done 1 {"id": null}`, `create done 1 {"id": "c_1"}`, "use done 1"}
 	created := []string{"GET /customers", "POST /customers", "POST /use/c_1"}
-	for name, c := range map[string]struct {
+	tests := map[string]struct {
 		found scriptedResponse
-		rows  []string
+		steps []string
 		calls []string
 	}{
 		"found": {scriptedResponse{status: 200, body: `{"data": [{"id": "c_9"}]}`},
@@ -56,24 +56,18 @@ func TestSkipSteps_search_decidesWhetherToCreate(t *testing.T) {
 			header: map[string]string{"Content-Length": "100"}}, []string{"find done 1"}, []string{"GET /customers"}},
 		"403": {scriptedResponse{status: 403, body: `{"data": []}`}, []string{"find failed 1"},
 			[]string{"GET /customers"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t, findOrCreate)
-			other := b.useDestination(t, c.found, scriptedResponse{status: 200, body: `{"id": "c_1"}`})
-			b.plan(t, 1, 1)
-			b.launch(t, runner.Options{Settings: patientSettings})
-			got := b.waitIdle(t)
-			if want := "done"; len(c.calls) > 1 && got[want] != 1 || len(c.calls) == 1 && got["needs_review"] != 1 {
-				t.Error(got)
-			}
-			if diff := cmp.Diff(c.rows, b.stepRows(t)); diff != "" {
-				t.Errorf("steps (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(c.calls, other.received()); diff != "" {
-				t.Errorf("calls (-want +got):\n%s", diff)
-			}
-		})
+	}
+	rows := map[string]row{}
+	for name, c := range tests {
+		rows[name] = row{findOrCreate, []scriptedResponse{c.found, {status: 200, body: `{"id": "c_1"}`}}}
+	}
+	for name, got := range executeRows(t, rows) {
+		want := tests[name]
+		if done := strings.HasPrefix(got.states, "done"); done != (len(want.calls) > 1) {
+			t.Errorf("%s: %s", name, got.states)
+		}
+		testkit.Equal(t, name+": steps", want.steps, got.steps)
+		testkit.Equal(t, name+": calls", want.calls, got.calls)
 	}
 }
 
@@ -160,7 +154,7 @@ func TestSkipSteps_ruleEditedAfterCall_decisionStays(t *testing.T) {
 	b.launch(t, runner.Options{ID: "b", Settings: patientSettings})
 	b.waitIdle(t)
 	want := []string{"first skipped 0 its condition was false in version 1 of the rule: false", "second done 2"}
-	if diff := cmp.Diff(want, b.stepRows(t)); diff != "" || len(b.sink.Calls()) != 1 {
+	if diff := cmp.Diff(want, b.stepRows(t, 1)); diff != "" || len(b.sink.Calls()) != 1 {
 		t.Errorf("%d calls, steps (-want +got):\n%s", len(b.sink.Calls()), diff)
 	}
 }
@@ -233,9 +227,7 @@ func TestReadCheck_beforeFirstAttempt_decidesWhetherToSend(t *testing.T) {
 			if got := strings.Join(methods, " "); got != c.calls {
 				t.Errorf("sent %s, want %s", got, c.calls)
 			}
-			if diff := cmp.Diff([]string{c.row}, b.stepRows(t)); diff != "" {
-				t.Errorf("step (-want +got):\n%s", diff)
-			}
+			testkit.Equal(t, "step", []string{c.row}, b.stepRows(t, 1))
 			if failed := metricValue(t, reg, "postern_effect_attempts_total", "sink", "failed"); failed > 0 {
 				t.Errorf("%v failed attempts are counted", failed)
 			}
@@ -273,11 +265,9 @@ func TestReclaim_checkBeforeFirstAttempt_isRepeated(t *testing.T) {
 	})
 	b.db.Exec(t, `UPDATE effects SET lease_until = clock_now() - interval '1 s'`)
 	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Error(got, b.stepRows(t))
+		t.Error(got, b.stepRows(t, 1))
 	}
-	if diff := cmp.Diff([]string{"GET /did", "GET /did", "POST /mail"}, other.received()); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "calls", []string{"GET /did", "GET /did", "POST /mail"}, other.received())
 }
 
 // The ledger names the steps that cannot be undone: those that changed something and whose rule has
@@ -289,12 +279,10 @@ func TestShow_notUndoable_namesChangesWithoutCompensation(t *testing.T) {
 	b.plan(t, 1, 1)
 	b.launch(t, runner.Options{Settings: patientSettings})
 	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got, b.stepRows(t))
+		t.Fatal(got, b.stepRows(t, 1))
 	}
 	v := b.show(t)
-	if diff := cmp.Diff([]string{"use", "mail"}, v.NotUndoable); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "not undoable", []string{"use", "mail"}, v.NotUndoable)
 	wantError(t, b.compensate(t, false), "its rule had no compensate for use, mail when")
 	must(t, b.compensate(t, true))
 	b.waitIdle(t)

@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/standardwebhooks"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 const forwardSecret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
@@ -112,9 +111,7 @@ func TestRun_forwards_keepOrderOfEachObject(t *testing.T) {
 		ids[fmt.Sprint(c.Object, c.Revision)] += c.header.Get("Webhook-Id") + " "
 	}
 	const total = " 820982911946154508.10"
-	if diff := cmp.Diff([]string{"a1" + total, "b1" + total, "a1" + total, "a3" + total}, got); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "calls", []string{"a1" + total, "b1" + total, "a1" + total, "a3" + total}, got)
 	if id := all[0].header.Get("Webhook-Id"); ids["a1"] != id+" "+id+" " || ids["a3"] == ids["b1"] {
 		t.Errorf("webhook ids %v", ids)
 	}

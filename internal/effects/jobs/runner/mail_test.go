@@ -44,7 +44,7 @@ database: {url: postgres://x/y}
 sources:
   shop: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
 destinations:
-  sink: {url: %q, allow: [127.0.0.1], timeout: 300ms}
+  sink: {url: %q, allow: [127.0.0.1], timeout: 1s}
   post: {smtp: {host: 127.0.0.1, port: %d, tls: none, from: %q}, allow: [127.0.0.1], timeout: 2s}
 effects:
   follow:

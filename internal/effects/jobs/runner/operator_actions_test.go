@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sink"
 )
 
@@ -74,10 +75,14 @@ func (b *fixture) reject(t *testing.T, ids ...int64) error {
 	return err
 }
 
-func (b *fixture) retry(t *testing.T) error {
+// retry retries effects, effect 1 if none is named.
+func (b *fixture) retry(t *testing.T, ids ...int64) error {
 	t.Helper()
+	if ids == nil {
+		ids = []int64{1}
+	}
 	_, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
-		return effects.Retry(ctx, tx, 1)
+		return effects.Retry(ctx, tx, ids...)
 	})
 	return err
 }
@@ -139,9 +144,7 @@ func TestApproveAndReject_effectsAwaitingApproval(t *testing.T) {
 	}
 	wantError(t, b.approve(t, 4, 3), "effect 3: it is rejected, so there is nothing to approve")
 	got := b.waitIdle(t)
-	if diff := cmp.Diff(map[string]int{"done": 2, "rejected": 1, "awaiting_approval": 1}, got); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "effects by state", map[string]int{"done": 2, "rejected": 1, "awaiting_approval": 1}, got)
 	wantError(t, b.reject(t, 1), "effect 1: it is done")
 	wantError(t, b.reject(t), "name at least one")
 	if calls := len(b.sink.Calls()); calls != 4 {
@@ -245,10 +248,8 @@ func TestResolve_doneStep_isCompensatedInReverse(t *testing.T) {
 	for _, c := range b.sink.Calls() {
 		paths = append(paths, c.Path)
 	}
-	if diff := cmp.Diff([]string{"/customers", "/mail", "/unmail/820982911946154508", "/undo/customers_1"},
-		paths); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "paths", []string{"/customers", "/mail", "/unmail/820982911946154508", "/undo/customers_1"},
+		paths)
 }
 
 // An operator adds the captured values of a step, and may replace them. The next step, which was

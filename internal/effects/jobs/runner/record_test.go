@@ -38,11 +38,7 @@ func TestRecord_unstorableResult_needsReview(t *testing.T) {
 	b.plan(t, 1, 4)
 	b.launch(t, runner.Options{Settings: patientSettings})
 	calls := []heldRequest{<-requests, <-requests, <-requests, <-requests}
-	hold, err := b.db.Pool.Begin(t.Context())
-	must(t, err)
-	if _, err := hold.Exec(t.Context(), `SELECT FROM effects FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	hold := testkit.OpenTx(t, b.db.Pool, `SELECT FROM effects FOR UPDATE`)
 	for n, c := range calls {
 		c.response <- fmt.Sprintf(`{"id": "%d"}`, n)
 	}
@@ -95,11 +91,7 @@ func TestRecord_unconfirmedCommit_isKept(t *testing.T) {
 		'BEGIN PERFORM pg_advisory_xact_lock_shared(8); RETURN NULL; END';
 		CREATE CONSTRAINT TRIGGER wait AFTER UPDATE ON effects DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE
 			FUNCTION wait()`)
-	hold, err := b.db.Pool.Begin(t.Context())
-	must(t, err)
-	if _, err := hold.Exec(t.Context(), `SELECT pg_advisory_xact_lock(8)`); err != nil {
-		t.Fatal(err)
-	}
+	hold := testkit.OpenTx(t, b.db.Pool, `SELECT pg_advisory_xact_lock(8)`)
 	call.response <- `{}`
 	b.waitForLock(t)
 	proxy.StallResponses()
@@ -196,9 +188,7 @@ func TestReplace_callInProgress_finishes(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the call was cut")
 	}
-	if diff := cmp.Diff(map[string]int{"done": 2}, b.waitIdle(t)); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "effects by state", map[string]int{"done": 2}, b.waitIdle(t))
 }
 
 // Effects that end without a call do not wait for each other.
@@ -210,9 +200,7 @@ func TestLeaseDue_effectsWithoutCall_doNotWait(t *testing.T) {
 	s := patientSettings
 	s.PollEvery = time.Hour
 	b.launch(t, runner.Options{Settings: s})
-	if diff := cmp.Diff(map[string]int{"needs_review": 100}, b.waitIdle(t)); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "effects by state", map[string]int{"needs_review": 100}, b.waitIdle(t))
 }
 
 // Repeated reloads, also without a destination for a while, never exceed its concurrency.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sink"
@@ -225,13 +226,15 @@ func TestNextCall_operatorRetry_keepsTheCheckDelay(t *testing.T) {
 // says. A step that only an operator may resolve is not repeated, nor is a request without a key.
 func TestChooseRecovery_ruleChanged_oldRuleStillApplies(t *testing.T) {
 	t.Parallel()
-	key := rules.StepKey("follow:1", 1, 0, "mail", false)
-	keyless := `{"method": "POST", "path": "/mail", "headers": {}}`
-	named := fmt.Sprintf(`{"method": "POST", "path": "/mail", "headers": {"Idempotency-Key": %q}}`, key)
+	const (
+		keyless = `{"method": "POST", "path": "/mail", "headers": {}}`
+		named   = `{"method": "POST", "path": "/mail", "headers": {"Idempotency-Key": "KEY"}}`
+		within  = `{"method": "POST", "path": "/mail", "headers": {}, "body": "{\"ref\": \"KEY\"}"}`
+
+		toOperator = "needs_review unknown operator"
+	)
 	ok, lost := []int{200}, []int{500, 200}
-	within := fmt.Sprintf(`{"method": "POST", "path": "/mail", "headers": {}, "body": "{\"ref\": %s}"}`, `\"`+key+`\"`)
-	const toOperator = "needs_review unknown operator"
-	for name, c := range map[string]struct {
+	tests := map[string]struct {
 		recovery, request, rule string
 		want                    string
 		calls                   string
@@ -247,7 +250,7 @@ func TestChooseRecovery_ruleChanged_oldRuleStillApplies(t *testing.T) {
 		"check: done": {"check", keyless, checkedStep, "done done check", "GET /did", ok,
 			"", ""},
 		"key, none in the request": {"key", keyless, keyedStep, toOperator, "", ok, "", ""},
-		"key of another step": {"key", strings.ReplaceAll(named, key, "postern-0"), keyedStep, toOperator, "",
+		"key of another step": {"key", strings.ReplaceAll(named, "KEY", "postern-0"), keyedStep, toOperator, "",
 			ok, "", ""},
 		"key in a header": {"key", named, keyedStep, "done done key", "POST /mail", ok, "", ""},
 		"key in the body": {"key", within, keyedStep, "done done key", "POST /mail", ok, "", ""},
@@ -278,41 +281,41 @@ func TestChooseRecovery_ruleChanged_oldRuleStillApplies(t *testing.T) {
 			"POST /mail, GET /did", lost, "failed", ""},
 		"in progress during a crash, operator only, rule now has a key": {"operator", keyless, keyedStep, toOperator,
 			"", ok, "reserved", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setupWithSource(t, c.rule)
-			other := b.useDestination(t, statuses(c.responses)...)
-			b.makeUnknown(t, cmp.Or(c.ago, "1 h"))
-			b.db.Exec(t, `UPDATE effect_steps SET state = $1, resolved_by = $2, request = $3, ended_at = reserved_at`,
-				cmp.Or(c.is, "unknown"), c.recovery, c.request)
-			if c.is == "reserved" {
-				b.db.Exec(t, `UPDATE effect_steps SET ended_at = NULL`)
-				b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, lease_epoch = 1, lease_owner = 'dead',
-					lease_until = clock_now()`)
-			}
-			b.run(t, "a", b.pool)
-			b.waitIdle(t)
-			b.checkOutcome(t, c.want, other, c.calls)
-			if reason := b.show(t).Reason; c.ago != "" && !strings.Contains(reason, "key_retention") {
-				t.Error(reason)
-			}
-			if c.want == toOperator {
-				wantError(t, b.retry(t), "then run postern effects resolve")
-			}
-		})
 	}
-}
-
-// checkOutcome compares the state of effect 1 and its step, and the calls.
-func (b *fixture) checkOutcome(t *testing.T, want string, other *scripted, calls string) {
-	t.Helper()
-	if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.resolved_by) FROM effects e
-		JOIN effect_steps s USING (effect)`)[0]; got != want {
-		t.Errorf("is %s, want %s: %s", got, want, b.show(t).Reason)
+	rows := map[string]row{}
+	for name, c := range tests {
+		rows[name] = row{c.rule, statuses(c.responses)}
 	}
-	if got := strings.Join(other.received(), ", "); got != calls {
-		t.Errorf("calls %q, want %q", got, calls)
+	b, numbers, destinations := setupRows(t, rows)
+	for name, c := range tests {
+		number, state := numbers[name], cmp.Or(c.is, "unknown")
+		key := rules.StepKey(fmt.Sprintf("row%d:1", number), 1, 0, "mail", false)
+		b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
+			reserved_at, ended_at, first_attempt_at, resolved_by, request)
+			SELECT effect, 'mail', 0, $2::text, destination, '', 2, clock_now() - interval '1 h', CASE
+				WHEN $2::text <> 'reserved' THEN clock_now() - interval '1 h' END, clock_now() - $3::interval, $4, $5::jsonb
+			FROM effects WHERE effect = $1`, number, state, cmp.Or(c.ago, "1 h"), c.recovery,
+			strings.ReplaceAll(c.request, "KEY", key))
+		b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 2 WHERE effect = $1`, number)
+		if state == "reserved" {
+			b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, lease_epoch = 1, lease_owner = 'dead',
+				lease_until = clock_now() WHERE effect = $1`, number)
+		}
+	}
+	b.launch(t, runner.Options{Settings: patientSettings})
+	b.waitIdle(t)
+	for name, c := range tests {
+		got := b.db.QueryStrings(t, `SELECT unnest(ARRAY[concat_ws(' ', e.state, s.state, s.resolved_by), e.reason])
+			FROM effects e JOIN effect_steps s USING (effect) WHERE effect = $1`, numbers[name])
+		if calls := strings.Join(destinations[name].received(), ", "); got[0] != c.want || calls != c.calls {
+			t.Errorf("%s: %q, calls %q; want %s, calls %q", name, got, calls, c.want, c.calls)
+		}
+		if c.ago != "" && !strings.Contains(got[1], "key_retention") {
+			t.Errorf("%s: %s", name, got[1])
+		}
+		if c.want == toOperator {
+			wantError(t, b.retry(t, numbers[name]), "then run postern effects resolve")
+		}
 	}
 }
 

@@ -3,15 +3,17 @@ package runner_test
 import (
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
+	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -56,6 +58,64 @@ func (s *scripted) received() []string {
 	return append([]string(nil), s.calls...)
 }
 
+// row is a row of a test whose rows share a database: the steps of its rule, which name the
+// destination sink, and the responses of its own destination.
+type row struct {
+	steps     string
+	responses []scriptedResponse
+}
+
+// setupRows plans an effect for each row, and returns its number and destination.
+func setupRows(t *testing.T, rows map[string]row) (b *fixture, numbers map[string]int64,
+	destinations map[string]*scripted) {
+	t.Helper()
+	b, numbers, destinations = setupWithSource(t, twoSteps), map[string]int64{}, map[string]*scripted{}
+	var to, list strings.Builder
+	names := slices.Sorted(maps.Keys(rows))
+	for n, name := range names {
+		numbers[name], destinations[name] = int64(n+1), &scripted{responses: rows[name].responses}
+		server := httptest.NewServer(destinations[name])
+		t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+		own := fmt.Sprint("row", n+1)
+		fmt.Fprintf(&to, "  %s: {url: %q, allow: [127.0.0.1], timeout: 2s}\n", own, server.URL)
+		fmt.Fprintf(&list, "  %s:\n    source: shop\n    type: %s\n    key: \"%s:{{ object.id }}\"\n    steps: %s\n", own,
+			own, own, strings.ReplaceAll(rows[name].steps, "to: sink", "to: "+own))
+	}
+	cfg, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  shop: {provider: stripe, secrets: "+
+		"[{name: a, value: whsec_secret_of_the_tests}]}\ndestinations:\n"+to.String()+"effects:\n"+list.String()),
+		func(string) string { return "" })
+	must(t, err)
+	b.rules, b.destinations = effects.NewRules(cfg.Rules()), cfg.ResolveDestinations()
+	for n := range names {
+		b.insert(t, b.rules.Evaluate(&effects.Transition{Source: "shop", Number: 1, Type: fmt.Sprint("row", n+1), ID: "1",
+			New: []byte(`{"total": 1}`), Event: effects.Event{ID: int64(n + 1)}}))
+	}
+	return b, numbers, destinations
+}
+
+// executed is what became of a row: the states of the effect and of its steps, the effect's reason,
+// its steps in the ledger, and the calls.
+type executed struct {
+	states, reason string
+	steps, calls   []string
+}
+
+// executeRows executes the effect of each row.
+func executeRows(t *testing.T, rows map[string]row) map[string]executed {
+	t.Helper()
+	b, numbers, destinations := setupRows(t, rows)
+	b.launch(t, runner.Options{Settings: patientSettings})
+	b.waitIdle(t)
+	all := map[string]executed{}
+	for name, number := range numbers {
+		e := b.db.QueryStrings(t, `SELECT unnest(ARRAY[concat_ws(' ', state, (SELECT string_agg(s.state, ' '
+			ORDER BY position) FROM effect_steps s WHERE s.effect = e.effect)), reason])
+			FROM effects e WHERE effect = $1`, number)
+		all[name] = executed{states: e[0], reason: e[1], steps: b.stepRows(t, number), calls: destinations[name].received()}
+	}
+	return all
+}
+
 // Steps for the tests of responses.
 const (
 	neverRepeatedStep = `[{name: mail, to: sink, path: "/mail", at_most_once: true, operator_resolves: true, ` +
@@ -78,10 +138,10 @@ func TestPerform_responses_setStepAndEffectState(t *testing.T) {
 	t.Parallel()
 	ok, hangs := scriptedResponse{status: 200, body: `{"id": "a\u0000b"}`}, scriptedResponse{hangs: true}
 	of := func(status int) scriptedResponse { return scriptedResponse{status: status} }
-	for name, c := range map[string]struct {
+	tests := map[string]struct {
 		step      string
 		responses []scriptedResponse
-		state     string
+		states    string
 		posts     int
 	}{
 		"done": {neverRepeatedStep, []scriptedResponse{ok}, "done done", 1},
@@ -118,29 +178,17 @@ func TestPerform_responses_setStepAndEffectState(t *testing.T) {
 		"check: done, with the second response": {easyStep, []scriptedResponse{hangs, of(503), of(302), of(200)},
 			"done done", 1},
 		"no response, repeated under its key": {keyedStep, []scriptedResponse{hangs, of(500), ok}, "done done", 3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t, c.step)
-			other := b.useDestination(t, c.responses...)
-			b.plan(t, 1, 1)
-			b.run(t, "a", b.pool)
-			b.waitIdle(t)
-			var state string
-			if err := b.db.Pool.QueryRow(t.Context(), `SELECT e.state || ' ' || s.state FROM effects e
-				JOIN effect_steps s USING (effect)`).Scan(&state); err != nil || state != c.state {
-				t.Errorf("is %s, want %s, %v", state, c.state, err)
-			}
-			posts := 0
-			for _, call := range other.received() {
-				if strings.HasPrefix(call, "POST") {
-					posts++
-				}
-			}
-			if posts != c.posts {
-				t.Errorf("sent %d times, want %d: %v", posts, c.posts, other.received())
-			}
-		})
+	}
+	rows := map[string]row{}
+	for name, c := range tests {
+		rows[name] = row{c.step, c.responses}
+	}
+	for name, got := range executeRows(t, rows) {
+		posts := strings.Count(strings.Join(got.calls, ", "), "POST")
+		if want := tests[name]; got.states != want.states || posts != want.posts {
+			t.Errorf("%s: is %s, sent %d times; want %s, %d times: %v", name, got.states, posts, want.states, want.posts,
+				got.calls)
+		}
 	}
 }
 
@@ -148,22 +196,14 @@ func TestPerform_responses_setStepAndEffectState(t *testing.T) {
 // step that must not be repeated is not sent again.
 func TestReadCheck_reasonQuotesTheResponse(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ steps, reason string }{
-		"a yes with 404": {strings.Replace(checkedStep, "== 200", "== 404", 1),
-			"the response says that it was executed, but only a 2xx counts"},
-		"no, not repeatable": {checkOnlyStep, "the destination did not know the step"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setupWithSource(t, c.steps)
-			b.useDestination(t, scriptedResponse{status: 500}, scriptedResponse{status: 404})
-			b.plan(t, 1, 1)
-			b.run(t, "a", b.pool)
-			b.waitIdle(t)
-			if v := b.show(t); v.State != effects.Review || !strings.Contains(v.Reason, c.reason) {
-				t.Errorf("%s: %s", v.State, v.Reason)
-			}
-		})
+	lost := []scriptedResponse{{status: 500}, {status: 404}}
+	rows := map[string]row{"the response says that it was executed, but only a 2xx counts": {
+		strings.Replace(checkedStep, "== 200", "== 404", 1), lost}, "the destination did not know the step": {
+		checkOnlyStep, lost}}
+	for reason, got := range executeRows(t, rows) {
+		if !strings.HasPrefix(got.states, "needs_review") || !strings.Contains(got.reason, reason) {
+			t.Errorf("%s: %s, want %s", got.states, got.reason, reason)
+		}
 	}
 }
 
@@ -279,41 +319,28 @@ func TestReclaim_attemptEndsWithItsLease(t *testing.T) {
 // are used up. If the check does not confirm it, the effect needs review.
 func TestRetry_lostResponse_isCheckedAfterTheLimits(t *testing.T) {
 	t.Parallel()
-	lost := scriptedResponse{status: 500}
-	for name, c := range map[string]struct {
+	lost := func(then int) []scriptedResponse { return []scriptedResponse{{status: 500}, {status: then}} }
+	tests := map[string]struct {
 		retry     string
 		responses []scriptedResponse
-		want      string
-		calls     string
+		states    string
 	}{
-		"check later, done": {"age: 1s", []scriptedResponse{lost, {status: 200}}, "done done", "POST /mail, GET /did"},
-		"check after the last attempt, done": {"attempts: 1", []scriptedResponse{lost, {status: 200}}, "done done",
-			"POST /mail, GET /did"},
-		"check later, not done": {"age: 1s", []scriptedResponse{lost, {status: 404}}, "needs_review failed",
-			"POST /mail, GET /did"},
-		"check after the last attempt, not done": {"attempts: 1", []scriptedResponse{lost, {status: 404}},
-			"needs_review failed", "POST /mail, GET /did"},
-		"check later, no response": {"age: 1s", []scriptedResponse{lost, {status: 503}}, "needs_review unknown",
-			"POST /mail, GET /did"},
-		"check after the last attempt, no response": {"attempts: 1", []scriptedResponse{lost, {status: 503}},
-			"needs_review unknown", "POST /mail, GET /did"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t, `[{name: mail, to: sink, path: "/mail", check: {path: "/did", `+
-				`done: answer.status == 200, delay: 1500ms}, retry: {first_wait: 10ms, max_wait: 20ms, `+c.retry+`}}]`)
-			other := b.useDestination(t, c.responses...)
-			b.plan(t, 1, 1)
-			b.run(t, "a", b.pool)
-			b.waitIdle(t)
-			if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state) FROM effects e
-				JOIN effect_steps s USING (effect)`)[0]; got != c.want {
-				t.Errorf("is %s, want %s", got, c.want)
-			}
-			if got := strings.Join(other.received(), ", "); got != c.calls {
-				t.Errorf("calls %q, want %q", got, c.calls)
-			}
-		})
+		"check later, done":                         {"age: 1s", lost(200), "done done"},
+		"check after the last attempt, done":        {"attempts: 1", lost(200), "done done"},
+		"check later, not done":                     {"age: 1s", lost(404), "needs_review failed"},
+		"check after the last attempt, not done":    {"attempts: 1", lost(404), "needs_review failed"},
+		"check later, no response":                  {"age: 1s", lost(503), "needs_review unknown"},
+		"check after the last attempt, no response": {"attempts: 1", lost(503), "needs_review unknown"},
+	}
+	rows := map[string]row{}
+	for name, c := range tests {
+		rows[name] = row{`[{name: mail, to: sink, path: "/mail", check: {path: "/did", done: answer.status == 200, ` +
+			`delay: 1500ms}, retry: {first_wait: 10ms, max_wait: 20ms, ` + c.retry + `}}]`, c.responses}
+	}
+	for name, got := range executeRows(t, rows) {
+		if calls := strings.Join(got.calls, ", "); got.states != tests[name].states || calls != "POST /mail, GET /did" {
+			t.Errorf("%s: is %s, want %s; calls %s", name, got.states, tests[name].states, calls)
+		}
 	}
 }
 
@@ -381,11 +408,7 @@ func TestRecord_lateResponse_leavesNewerAttempt(t *testing.T) {
 	first := <-requests
 	b.db.Exec(t, `UPDATE effects SET lease_until = clock_now() - interval '1 s'`)
 	second := <-requests
-	hold, err := b.db.Pool.Begin(t.Context())
-	must(t, err)
-	if _, err := hold.Exec(t.Context(), `SELECT FROM effects FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	hold := testkit.OpenTx(t, b.db.Pool, `SELECT FROM effects FOR UPDATE`)
 	first.response <- `{"id": "first"}`
 	b.waitForLock(t) // the first response is recorded as early as possible
 	second.response <- ""
@@ -400,10 +423,8 @@ func TestRecord_lateResponse_leavesNewerAttempt(t *testing.T) {
 	if got := b.waitIdle(t); got["done"] != 1 || last.body != `{"customer":"third"}` {
 		t.Errorf("%v %s", got, last.body)
 	}
-	if diff := cmp.Diff([]string{"customer done third", "invoice done"}, b.db.QueryStrings(t,
-		`SELECT concat_ws(' ', step, state, `+`captured->>'id') FROM effect_steps ORDER BY position`)); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "stored rows", []string{"customer done third", "invoice done"}, b.db.QueryStrings(t,
+		`SELECT concat_ws(' ', step, state, `+`captured->>'id') FROM effect_steps ORDER BY position`))
 }
 
 // If an effect is redacted while its response waits to be recorded, nothing of the response is
@@ -420,16 +441,13 @@ func TestRecord_redactedMeanwhile_storesNoResponse(t *testing.T) {
 	must(t, err)
 	for _, sql := range []string{`UPDATE effects SET template_data = NULL, reason = ''`, `UPDATE effect_steps
 		SET request = NULL, captured = '{}', error = ''`} {
-		if _, err := redacts.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		testkit.ExecSQL(t, redacts, sql)
 	}
 	first.response <- `{"id": "ada@example.org"}`
 	b.waitForLock(t)
 	must(t, redacts.Commit(t.Context()))
 	b.waitIdle(t)
-	if diff := cmp.Diff([]string{"customer done {}"}, b.db.QueryStrings(t, `SELECT concat_ws(' ', step, state, captured,
-		nullif(error, '')) FROM effect_steps ORDER BY position`)); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "stored rows", []string{"customer done {}"},
+		b.db.QueryStrings(t, `SELECT concat_ws(' ', step, state, captured,
+		nullif(error, '')) FROM effect_steps ORDER BY position`))
 }

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 const patience = 60 * time.Second
 
 // quick are settings with short timings.
-var quick = runner.Settings{PollEvery: 50 * time.Millisecond, LeaseMargin: 300 * time.Millisecond,
+var quick = runner.Settings{PollEvery: 50 * time.Millisecond, LeaseMargin: 5 * time.Second,
 	ReclaimEvery: 50 * time.Millisecond, TxTimeout: 10 * time.Second, StopTimeout: time.Second}
 
 type fixture struct {
@@ -53,7 +53,7 @@ database: {url: postgres://x/y}
 sources:
   shop: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
 destinations:
-  sink: {url: %q, allow: [127.0.0.1], timeout: 300ms}
+  sink: {url: %q, allow: [127.0.0.1], timeout: 1s}
 effects:
   follow:
     source: shop
@@ -345,9 +345,7 @@ func TestStatements_largeLedger_useIndexes(t *testing.T) {
 	conn, err := db.Pool.Acquire(t.Context())
 	must(t, err)
 	t.Cleanup(conn.Release)
-	if _, err := conn.Exec(t.Context(), `SET plan_cache_mode = force_generic_plan`); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ExecSQL(t, conn, `SET plan_cache_mode = force_generic_plan`)
 	for statement, sql := range testkit.Statements("internal/effects/jobs/runner") {
 		if strings.Contains(sql, "WHERE state = 'planned' AND") {
 			continue // it counts them

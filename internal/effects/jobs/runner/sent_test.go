@@ -19,6 +19,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects/rules"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // heldWrites is a connection whose writes send their bytes. While on is set, they return only when
@@ -137,9 +138,7 @@ func TestSend_endsWithoutConnection_wasNotSent(t *testing.T) {
 func newResolver(t *testing.T, all map[string][][4]byte) *net.Resolver {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	done := make(chan struct{})
 	t.Cleanup(func() { server.Close(); <-done })
 	go func() {
@@ -177,14 +176,10 @@ func newResolver(t *testing.T, all map[string][][4]byte) *net.Resolver {
 func TestDialFunc_nameWithSeveralAddresses(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { l.Close() })
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	open, away, closed, other := [4]byte{127, 0, 0, 1}, [4]byte{127, 0, 0, 3}, [4]byte{127, 0, 0, 2},
 		[4]byte{127, 0, 0, 4}
 	resolver := newResolver(t, map[string][][4]byte{"up.example.": {closed, open}, "down.example.": {closed, away},
