@@ -154,7 +154,7 @@ func TestEstimate_outcomeFilters_countOrEstimate(t *testing.T) {
 // Each window of a walk reads only its own rows, even if the table was never analyzed.
 func TestMatch_window_readsOnlyItsRows(t *testing.T) {
 	t.Parallel()
-	const n = 80_000
+	const n = 20_000
 	b := setup(t)
 	b.insertEvents(t, firstDay, 0) // only the partition
 	b.db.Exec(t, `ALTER TABLE events_20260301 SET (autovacuum_enabled = false)`)

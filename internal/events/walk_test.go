@@ -99,7 +99,7 @@ func TestWalk_sharedBodies_areReturned(t *testing.T) {
 	want["l1"], want["l2"] = large, large
 	b.append(t, b.delivery(large, "l1", "l2"), b.delivery("", "e1", "e2"))
 	all := b.walkAll(t, &events.Filter{}, 0, 1<<62)
-	for from := range all {
+	for from := 0; from < len(all); from += 7 { // at each position of a delivery of five events
 		got := b.walkAll(t, &events.Filter{}, all[from].ID-1, 1<<62)
 		for _, e := range got {
 			if e.Body == nil || string(e.Body) != want[string(e.Key)] {

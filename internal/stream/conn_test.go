@@ -112,9 +112,7 @@ func (b *testBundle) run(t *testing.T) {
 func (b *testBundle) publishCount(t *testing.T, name string) int {
 	t.Helper()
 	families, err := b.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == "postern_publishes_total" && m.GetLabel()[0].GetValue() == name {
@@ -160,9 +158,7 @@ func TestPublisher_lagAboveRatio_withholds(t *testing.T) {
 	})
 	stop := b.consume(t)
 	b.waitAcknowledged(t, false) // the server counts an acknowledgement a moment later
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, stop())
 	before := b.publishCount(t, "acknowledged")
 	testkit.Eventually(t, waitTime, func() error {
 		b.Offer(event(101))
@@ -204,9 +200,7 @@ func TestConn_stalledServer_isNoticed(t *testing.T) {
 	t.Parallel()
 	b, proxy := setup(t, 1000, true)
 	window, err := b.Window()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	b.PublishOnce(t.Context(), window, event(0))
 	proxy.Stall()
 	began, longest := time.Now(), time.Duration(0)
@@ -292,9 +286,7 @@ func TestPublisher_stopWithoutResponses_isBounded(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 100_000, false)
 	s, err := b.conn.JetStream().Stream(t.Context(), stream.EventsStream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	config := s.CachedInfo().Config
 	config.NoAck = true
 	if _, err := b.conn.JetStream().UpdateStream(t.Context(), config); err != nil {
@@ -332,13 +324,11 @@ func TestConsume_foreignMessage_isTerminated(t *testing.T) {
 	defer cancel()
 	var foreign error
 	var got int64
-	if err := b.conn.Consume(ctx, 10, func(m stream.Message) error {
+	testkit.Must(t, b.conn.Consume(ctx, 10, func(m stream.Message) error {
 		got = m.ID
 		cancel()
 		return m.Ack()
-	}, func(err error) { foreign = err }); err != nil {
-		t.Fatal(err)
-	}
+	}, func(err error) { foreign = err }))
 	if got != 7 || foreign == nil || !strings.Contains(foreign.Error(), "Postern-Id") {
 		t.Errorf("event %d was read; reported for the foreign message: %v", got, foreign)
 	}
@@ -351,9 +341,7 @@ func TestStartEmbedded_folderInUse_isError(t *testing.T) {
 	t.Parallel()
 	o := stream.EmbeddedOptions{Dir: t.TempDir(), Password: "secret", MaxBytes: 64 << 20}
 	first, err := stream.StartEmbedded(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if second, err := stream.StartEmbedded(t.Context(), o); err == nil {
 		second.Stop()
 		t.Error("a second server runs in the folder of the first")
@@ -362,9 +350,7 @@ func TestStartEmbedded_folderInUse_isError(t *testing.T) {
 	}
 	conn, err := stream.Connect(stream.Options{URL: first.URL(),
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if err := conn.Ensure(t.Context(), stream.Limits{MaxMessages: 10, MaxBytes: 1 << 20, Replicas: 1,
 		AckWait: time.Second, MaxAckPending: 10}); err != nil {
 		t.Error(err)
@@ -382,9 +368,7 @@ func TestStartEmbedded_folderInUse_isError(t *testing.T) {
 func (b *testBundle) gauge(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := b.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, f := range families {
 		if f.GetName() == name {
 			return f.GetMetric()[0].GetGauge().GetValue()

@@ -283,9 +283,7 @@ func TestConn_vulnerableServer_isRejectedAndLogged(t *testing.T) {
 	t.Parallel()
 	log := warningLog{told: make(chan string, 10)}
 	conn, err := stream.Connect(stream.Options{URL: fakeServer(t, "2.12.11"), Name: t.Name(), Logger: slog.New(log)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(conn.Close)
 	select {
 	case text := <-log.told:
@@ -305,9 +303,7 @@ func TestConn_vulnerableServer_isRejectedAndLogged(t *testing.T) {
 func fakeServer(t *testing.T, version string) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	done := make(chan struct{})
 	t.Cleanup(func() { _ = l.Close(); <-done })
 	go func() {
@@ -334,9 +330,7 @@ func TestDocuments_nameTheCleanReleases(t *testing.T) {
 	for _, page := range []string{"docs/how-to/install.md",
 		"docs/decisions/0016-nats-releases.md"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", page))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for _, r := range stream.CleanReleases() {
 			if !strings.Contains(string(text), r) {
 				t.Errorf("%s does not name NATS %s", page, r)

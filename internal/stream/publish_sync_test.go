@@ -51,9 +51,7 @@ func TestPublishEvents_rejectedMessage_hasError(t *testing.T) {
 	b, _ := setup(t, 1000, false)
 	js := b.conn.JetStream()
 	s, err := js.Stream(t.Context(), stream.EventsStream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	c := s.CachedInfo().Config
 	c.MaxMsgs, c.Discard = 2, jetstream.DiscardNew
 	if _, err := js.UpdateStream(t.Context(), c); err != nil {
@@ -65,9 +63,7 @@ func TestPublishEvents_rejectedMessage_hasError(t *testing.T) {
 			t.Errorf("message %d: sequence %d, %v", i, ack.Sequence, ack.Err)
 		}
 	}
-	if err := js.DeleteStream(t.Context(), stream.EventsStream); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, js.DeleteStream(t.Context(), stream.EventsStream))
 	for i, ack := range b.conn.PublishEvents(t.Context(), numberedEvents(2)) {
 		if !stream.IsNotFound(ack.Err) {
 			t.Errorf("message %d without a stream: %v", i, ack.Err)
@@ -81,21 +77,15 @@ func TestPublishEvents_noResponse_fails(t *testing.T) {
 	t.Parallel()
 	silent := func(t *testing.T, proxied bool) (*testBundle, *testkit.FaultProxy) {
 		b, proxy := setup(t, 1000, proxied)
-		if err := b.conn.JetStream().DeleteStream(t.Context(), stream.EventsStream); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, b.conn.JetStream().DeleteStream(t.Context(), stream.EventsStream))
 		other, err := nats.Connect(b.nats.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		t.Cleanup(other.Close)
 		received := make(chan *nats.Msg, 100)
 		if _, err := other.ChanSubscribe("postern.events.>", received); err != nil {
 			t.Fatal(err)
 		}
-		if err := other.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, other.Flush())
 		b.unanswered = received
 		return b, proxy
 	}
@@ -173,9 +163,7 @@ func TestReadAck_fastPath_equalsDecoder(t *testing.T) {
 		}{rapid.String().Draw(t, "stream"), rapid.SampledFrom([]string{"", "hub"}).Draw(t, "domain"),
 			rapid.Uint64Min(1).Draw(t, "seq")}
 		text, err := json.Marshal(want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if ack := stream.ReadAck(&nats.Msg{Data: text}); ack != (stream.Ack{Sequence: want.Sequence}) {
 			t.Fatalf("%s: %v", text, fmt.Sprint(ack))
 		}
@@ -187,17 +175,13 @@ func TestReadAck_fastPath_equalsDecoder(t *testing.T) {
 func subscribeEvents(t *testing.T, b *testBundle) <-chan *nats.Msg {
 	t.Helper()
 	nc, err := nats.Connect(b.nats.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	received := make(chan *nats.Msg, 10_000)
 	if _, err := nc.ChanSubscribe("postern.events.>", received); err != nil {
 		t.Fatal(err)
 	}
-	if err := nc.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, nc.Flush())
 	return received
 }
 
@@ -245,9 +229,7 @@ func TestPublisher_offeredTogether_goInGroups(t *testing.T) {
 		}
 		for i, m := range msgs {
 			want, _, err := stream.RoundTrip(evs[i])
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			if diff := cmp.Diff([]any{want.Subject, want.Header, string(want.Data)},
 				[]any{m.Subject, m.Header, string(m.Data)}); diff != "" {
 				t.Fatalf("message %d of round %d (-want +got):\n%s", i, round, diff)

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
@@ -65,28 +64,22 @@ func TestConn_slowServer_isNotLeft(t *testing.T) {
 	t.Parallel()
 	servers := serverWithoutJetStream(t)
 	jetstream, err := nats.Connect(servers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(jetstream.Close)
 	requests := make(chan string, 100)
 	if _, err := jetstream.Subscribe("$JS.API.STREAM.INFO."+stream.EventsStream,
 		func(m *nats.Msg) { requests <- m.Reply }); err != nil {
 		t.Fatal(err)
 	}
-	if err := jetstream.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, jetstream.Flush())
 	other := testkit.Proxy(t, serverWithoutJetStream(t))
 	other.Cut()
 	_, l := connectAndLogSwitches(t, servers+","+other.URL)
 	for range 4 {
 		reply := <-requests
 		<-time.After(3 * time.Second)
-		if err := jetstream.Publish(reply, []byte(`{"type": "io.nats.jetstream.api.v1.stream_info_response", `+
-			`"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}`)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, jetstream.Publish(reply, []byte(`{"type": "io.nats.jetstream.api.v1.stream_info_response", `+
+			`"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}`)))
 	}
 	if at := l.all(); len(at) > 0 {
 		t.Errorf("it was left %d times", len(at))
@@ -130,9 +123,7 @@ func TestSilenceDetector_patience_doublesAndResets(t *testing.T) {
 	got = append(got, leaves())
 	respond(61)
 	got = append(got, leaves())
-	if diff := cmp.Diff([]int{5, 10, 20, 40, 60, 60, 60, 60, 5}, got); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "patience in seconds", []int{5, 10, 20, 40, 60, 60, 60, 60, 5}, got)
 }
 
 // connectAndLogSwitches connects to servers, and records when one is left.
@@ -140,9 +131,7 @@ func connectAndLogSwitches(t *testing.T, servers string) (*stream.Conn, *switchL
 	t.Helper()
 	l := &switchLog{}
 	conn, err := stream.Connect(stream.Options{URL: servers, Name: t.Name(), Logger: slog.New(l)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(conn.Close)
 	return conn, l
 }
@@ -152,9 +141,7 @@ func serverWithoutJetStream(t *testing.T) string {
 	t.Helper()
 	idle, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true,
 		NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	idle.Start()
 	t.Cleanup(func() {
 		idle.Shutdown()
@@ -196,9 +183,7 @@ func serverWithStreamInfo(t *testing.T, cluster string) (url string, requests <-
 	t.Helper()
 	url = serverWithoutJetStream(t)
 	conn, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(conn.Close)
 	answered := make(chan struct{}, 1000)
 	info := `{"type": "io.nats.jetstream.api.v1.stream_info_response", "config": {"name": "` + stream.EventsStream +
@@ -211,9 +196,7 @@ func serverWithStreamInfo(t *testing.T, cluster string) (url string, requests <-
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, conn.Flush())
 	return url, answered
 }
 

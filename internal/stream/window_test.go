@@ -38,9 +38,7 @@ func window(t *testing.T, proxied bool) (*stream.Window, *windowCounts, *testkit
 	b, proxy := setup(t, 100_000, proxied)
 	var c windowCounts
 	w, err := b.conn.OpenWindow(c.add)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return w, &c, proxy
 }
 
@@ -77,9 +75,7 @@ func TestWindow_noResponse_expires(t *testing.T) {
 	w, c, proxy := window(t, true)
 	proxy.Stall()
 	for range stream.InFlight {
-		if err := w.Publish("postern.events.s.t"); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, w.Publish("postern.events.s.t"))
 	}
 	if err := w.Publish("postern.events.s.t"); !errors.Is(err, stream.ErrWindowFull) {
 		t.Errorf("one message too many: %v", err)
@@ -119,14 +115,10 @@ func TestWindow_noResponse_expires(t *testing.T) {
 func windowWithoutResponses(t *testing.T) (*testBundle, *stream.Window, *windowCounts) {
 	t.Helper()
 	b, _ := setup(t, 100_000, false)
-	if err := b.conn.Swallow("silent"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.conn.Swallow("silent"))
 	var c windowCounts
 	w, err := b.conn.OpenWindow(c.add)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return b, w, &c
 }
 
