@@ -35,13 +35,13 @@ func TestExport_importIntoEmptyDatabase_restoresAllEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.ndjson.zst")
 	a.run(t, "export", path).want(t, 0, "events          4\n", "")
 	a.run(t, "export", path).want(t, 1, "", "delete it, or use another name")
-	a.run(t, "export", "-", "--key", "evt_1").want(t, 0, `"body":"{\"id\":\"evt_1\"}"`, "")
+	a.want(t, "export - --key evt_1", 0, `"body":"{\"id\":\"evt_1\"}"`, "")
 	a.run(t, "export", path+".2", "--type", "none.*", "-o", "json").want(t, 0, `"events": 0,`, "")
 	b.append(t, "stripe", "evt_0", `{"id":"evt_0","other":1}`)
 	b.run(t, "import", path, "--dry-run").want(t, 0, "would be new  3\n", "")
 	b.run(t, "import", path).want(t, 0, "conflict   1: the same event id with different content", "")
 	b.run(t, "import", path, "-o", "json").want(t, 0, `"duplicate": 3,`, "")
-	b.run(t, "events", "list", "--origin", "import").want(t, 0, "evt_2", "")
+	b.want(t, "events list --origin import", 0, "evt_2", "")
 	text := a.run(t, "export", "-").out
 	if r := execute(t.Context(), text+"torn", "--dir", b.dir, "import", "-", "--bad", path+".bad"); r.status != 1 ||
 		!strings.Contains(r.errs, "stdin:5: ") || !strings.Contains(r.out, "bad        1: not an event") {
@@ -84,10 +84,8 @@ func TestExportImport_invalidUsage_explainsRemedy(t *testing.T) {
 func TestImport_loginWithoutAppendRight_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := b.db.Pool.Exec(t.Context(), "DROP ROLE IF EXISTS import_operator; CREATE ROLE import_operator LOGIN "+
-		"NOINHERIT; GRANT postern_operator TO import_operator"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ExecSQL(t, b.db.Pool, "DROP ROLE IF EXISTS import_operator; CREATE ROLE import_operator LOGIN "+
+		"NOINHERIT; GRANT postern_operator TO import_operator")
 	u, err := url.Parse(b.db.URL)
 	noError(t, err)
 	q := u.Query()
@@ -179,7 +177,7 @@ func TestExportImport_examplesInDocs_work(t *testing.T) {
 	if ran != 8 {
 		t.Errorf("%d examples were run", ran)
 	}
-	b.run(t, "events", "list", "--origin", "import").want(t, 0, "issues.opened", "")
+	b.want(t, "events list --origin import", 0, "issues.opened", "")
 }
 
 // A day of the log is shown, previewed and, after confirmation, dropped. The rest of its events can
@@ -199,29 +197,28 @@ func TestRetention_showAndRun_printPolicyAndDrops(t *testing.T) {
 	noError(t, b.db.Pool.QueryRow(t.Context(), `SELECT id, event_time(id) FROM events`).Scan(&id, &at))
 	exec(fmt.Sprintf(clock, 40))
 	day := at.UTC().Format("2006-01-02")
-	b.run(t, "retention", "show").want(t, 0, "never", "the maximum ages of the running processors are not known here")
+	b.want(t, "retention show", 0, "never", "the maximum ages of the running processors are not known here")
 	b.run(t, "retention", "show", "--bodies", "60").want(t, 0, at.UTC().Truncate(24*time.Hour).AddDate(0, 0,
 		61).Format("2006-01-02"), "")
 	const cleared = "postern: warning: the data of effects is cleared 3 days after they ended, and events are kept "
-	b.run(t, "retention", "show", "--effects", "3").want(t, 0, "3 days", cleared+"forever: a replay with --mode force")
-	b.run(t, "retention", "run", "--bodies", "400", "--effects", "3", "--dry-run").want(t, 0, "",
-		cleared+"for 400 days: a replay")
+	b.want(t, "retention show --effects 3", 0, "3 days", cleared+"forever: a replay with --mode force")
+	b.want(t, "retention run --bodies 400 --effects 3 --dry-run", 0, "", cleared+"for 400 days: a replay")
 	if r := b.run(t, "retention", "show", "--bodies", "3", "--effects", "3"); strings.Contains(r.errs, "warning") {
 		t.Errorf("warns %q of contents that are kept for as long as events", r.errs)
 	}
-	b.run(t, "retention", "run").want(t, 2, "", "no maximum age is set")
-	b.run(t, "retention", "run", "--bodies", "30", "--keys", "7").want(t, 2, "", "keep keys at least as long as events")
-	b.run(t, "retention", "run", "--bodies", "30", "--dry-run").want(t, 0,
+	b.want(t, "retention run", 2, "", "no maximum age is set")
+	b.want(t, "retention run --bodies 30 --keys 7", 2, "", "keep keys at least as long as events")
+	b.want(t, "retention run --bodies 30 --dry-run", 0,
 		day+" is kept for now: the republisher has not passed event "+fmt.Sprint(id), "")
 	exec(`INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
 		attempts, at, rule_version) VALUES ($1, 0, 1, 0, '', '', '', 'dead', 'because', 1, now(), 1)`, id)
 	exec(`INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
 		VALUES ('republisher', 0, $1, '', now(), now())`, id)
-	b.run(t, "retention", "run", "--bodies", "30", "--dry-run").want(t, 0, day+" has 1 dead event", "")
-	b.run(t, "retention", "run", "--bodies", "30").want(t, 2, "These days of the log are dropped",
+	b.want(t, "retention run --bodies 30 --dry-run", 0, day+" has 1 dead event", "")
+	b.want(t, "retention run --bodies 30", 2, "These days of the log are dropped",
 		"no terminal to ask for confirmation: add --yes, or --dry-run to change nothing")
-	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--reason", "a test").want(t, 0, "queued", "")
-	b.run(t, "retention", "run", "--bodies", "30", "--yes").want(t, 2, "", "a run of retention is open already")
+	b.want(t, "retention run --bodies 30 --yes --no-wait --reason 'a test'", 0, "queued", "")
+	b.want(t, "retention run --bodies 30 --yes", 2, "", "a run of retention is open already")
 
 	proc, err := apply.New(apply.Options{Pool: b.db.Role(t, "processor"), Settings: apply.DefaultSettings,
 		Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
@@ -233,16 +230,16 @@ func TestRetention_showAndRun_printPolicyAndDrops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	b.run(t, "runs", "watch", "1").want(t, 0, "3 partitions dropped", "")
+	b.want(t, "runs watch 1", 0, "3 partitions dropped", "")
 	cancel()
 	noError(t, <-ended)
 	for _, arg := range []string{"evt_young", fmt.Sprint(id)} {
 		b.run(t, "events", "show", arg).want(t, 0, "by retention, with headers and body", "")
 		b.run(t, "events", "show", arg).want(t, 0, "dead", "")
 	}
-	b.run(t, "events", "show", "evt_young").want(t, 0, "evt_young", "")
-	b.run(t, "events", "show", "evt_young", "-o", "json").want(t, 0, `"dropped_at": "20`, "")
-	b.run(t, "events", "show", "evt_young", "--raw").want(t, 1, "", "retention dropped it")
+	b.want(t, "events show evt_young", 0, "evt_young", "")
+	b.want(t, "events show evt_young -o json", 0, `"dropped_at": "20`, "")
+	b.want(t, "events show evt_young --raw", 1, "", "retention dropped it")
 	b.run(t, "events", "show", fmt.Sprint(id+1)).want(t, 3, "", "kept nothing of an event with this id")
 	b.run(t, "events", "show", fmt.Sprint(events.FirstID(at.AddDate(1, 0, 0)))).want(t, 3, "", "no event has this id")
 	if out := b.run(t, "retention", "show").out; strings.Contains(out, day) {

@@ -99,8 +99,7 @@ func TestConfigCheck_likelyMistakes_areWarnings(t *testing.T) {
 func TestDoctor_printsChecksAndExitStatus(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	r := b.run(t, "doctor")
-	r.want(t, 1, "postgres.fsync", " errors and ")
+	r := b.want(t, "doctor", 1, "postgres.fsync", " errors and ")
 	r.want(t, 1, "ALTER SYSTEM RESET fsync", "")
 	r.want(t, 1, "nats.reached", "")
 	var report doctor.Report
@@ -108,15 +107,15 @@ func TestDoctor_printsChecksAndExitStatus(t *testing.T) {
 		&report) != nil || report.Errors == 0 || len(report.Checks) < 15 {
 		t.Errorf("%+v", r)
 	}
-	b.run(t, "doctor", "--all").want(t, 1, "postgres.reached                  ok ", "")
+	b.want(t, "doctor --all", 1, "postgres.reached                  ok ", "")
 	file := filepath.Join(t.TempDir(), "postern.yaml")
 	noError(t, os.WriteFile(file, []byte("database: {url: 'postgres://nobody@127.0.0.1:1/none'}\nsources: {shop: "+
 		"{provider: nobody}}\n"), 0o600))
 	r = b.run(t, "doctor", "--config", file)
 	r.want(t, 1, "config.valid", " errors and ")
 	r.want(t, 1, "postgres.reached", "")
-	b.run(t, "doctor", "--database-disk", "much").want(t, 2, "", "--database-disk")
-	b.run(t, "doctor", "--config", "/nowhere.yaml").want(t, 1, "/nowhere.yaml", "1 error")
+	b.want(t, "doctor --database-disk much", 2, "", "--database-disk")
+	b.want(t, "doctor --config /nowhere.yaml", 1, "/nowhere.yaml", "1 error")
 }
 
 // A gateway reports the location of its spool in the database, so that no command needs the
@@ -132,9 +131,9 @@ func TestVerifyAndDoctor_damagedFileInALocalSpool_isReportedUntilRemoved(t *test
 	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes) VALUES
 		('local', $1, now(), now(), now(), 0, 0), ('renamed', $1, now(), now(), now(), 0, 0),
 			('far', 'elsewhere:' || $2, now(), now(), now(), 0, 0)`, spool.Location(folder), folder)
-	b.run(t, "verify").want(t, 1, "\nspool_damaged: 1\n", "1 violation of 1 kind\n")
+	b.want(t, "verify", 1, "\nspool_damaged: 1\n", "1 violation of 1 kind\n")
 	b.run(t, "verify", "--spool", folder).want(t, 1, "\nspool_damaged: 1\n", "1 violation of 1 kind\n")
-	b.run(t, "doctor").want(t, 1, "1 file quarantined in "+folder, "")
+	b.want(t, "doctor", 1, "1 file quarantined in "+folder, "")
 	// A stopped gateway removes its report.
 	b.db.Exec(t, `DELETE FROM spools WHERE spool = 'local'`)
 	file := filepath.Join(t.TempDir(), "gateway.yaml")
@@ -146,7 +145,7 @@ func TestVerifyAndDoctor_damagedFileInALocalSpool_isReportedUntilRemoved(t *test
 	b.run(t, "--config", file, "verify").want(t, 0, "violations  none", "")
 	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes)
 		VALUES ('local', $1, now(), now(), now(), 0, 0)`, spool.Location(folder))
-	b.run(t, "verify").want(t, 0, "violations  none", "")
+	b.want(t, "verify", 0, "violations  none", "")
 	if r := b.run(t, "doctor", "--all"); !strings.Contains(r.out, "0 files quarantined in "+folder) {
 		t.Error(r.out)
 	}
@@ -157,27 +156,26 @@ func TestVerifyAndDoctor_damagedFileInALocalSpool_isReportedUntilRemoved(t *test
 func TestVerify_reportsViolationsAndProgress(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "verify").want(t, 0, "violations  none", "")
+	b.want(t, "verify", 0, "violations  none", "")
 	id := b.append(t, "stripe", "evt_1", `{"id":"evt_1"}`)
 	b.append(t, "shop", "w1", `{}`)
-	r := b.run(t, "verify")
-	r.want(t, 0, "waiting     events without an outcome yet: 2, the oldest since ", "")
+	r := b.want(t, "verify", 0, "waiting     events without an outcome yet: 2, the oldest since ", "")
 	r.want(t, 0, "1 events of source stripe were not checked against their fingerprints", "")
-	b.run(t, "verify", "--wait", "1ns").want(t, 1, "waits_too_long: 1\n", "1 violation of 1 kind\n")
+	b.want(t, "verify --wait 1ns", 1, "waits_too_long: 1\n", "1 violation of 1 kind\n")
 	b.db.Exec(t, `DELETE FROM event_keys`)
 	b.run(t, "verify").want(t, 1, fmt.Sprintf(
 		"\n%d  stripe  -        -       it has no key  INSERT INTO postern.event_keys", id), "2 violations of 1 kind\n")
-	for range operations.KeptVerifyReports + 1 {
-		b.run(t, "verify", "--store-report").want(t, 1, "", "2 violations of 1 kind\n")
-	}
+	b.db.Exec(t, `INSERT INTO verify_reports (stored_by, report)
+		SELECT 'ada', '{}' FROM generate_series(1, $1::int)`, operations.KeptVerifyReports)
+	b.want(t, "verify --store-report", 1, "", "2 violations of 1 kind\n")
 	if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', count(*), max(id) - min(id),
-		min(report->'findings'->0->>'count'),
+		count(*) FILTER (WHERE report->'findings'->0->>'count' = '2'),
 		bool_or(report::text LIKE '%it has no key%'),
 		(SELECT count(*) FROM audit WHERE action = 'verify' AND target LIKE 'report % violations: 2'))
-		FROM verify_reports`); got[0] != "20 19 2 f 21" {
+		FROM verify_reports`); got[0] != "20 19 1 f 1" {
 		t.Errorf("the stored reports: %s", got[0])
 	}
-	b.run(t, "verify", "--most", "1").want(t, 1, "and 1 more\n", "2 violations")
+	b.want(t, "verify --most 1", 1, "and 1 more\n", "2 violations")
 	var report verify.Report
 	if r := b.run(t, "verify", "-o", "json"); r.status != 1 || json.Unmarshal([]byte(r.out), &report) != nil ||
 		report.Violations() != 2 || report.Findings[0].Items[0].Event != id {
@@ -190,7 +188,7 @@ func TestVerify_reportsViolationsAndProgress(t *testing.T) {
 		"needs an operator\n", "3 violations of 2 kinds\n")
 	r.want(t, 1, "\nspool_quarantined: 1\n", "")
 	r.want(t, 1, "DETAIL", "")
-	b.run(t, "verify", "--spool", "/nowhere").want(t, 1, "", "ingest.spool.dir")
+	b.want(t, "verify --spool /nowhere", 1, "", "ingest.spool.dir")
 	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes) VALUES
 		('full', 'gw-1:/spool', now(), now() - interval '20 minutes', now(), 4711, 100), ('dark', 'gw-2:/spool', now(),
 			now() - interval '1 day', now() - interval '1 day', 0, 0)`)
@@ -203,8 +201,8 @@ func TestVerify_reportsViolationsAndProgress(t *testing.T) {
 		len(report.Waiting) != 2 || report.Waiting[1].Count != 4711 {
 		t.Errorf("%+v", r)
 	}
-	b.run(t, "verify", "--sample", "-1").want(t, 2, "", "are 0 or more")
-	b.run(t, "verify", "--signatures", "--config", "/nowhere.yaml").want(t, 1, "", "/nowhere.yaml")
+	b.want(t, "verify --sample -1", 2, "", "are 0 or more")
+	b.want(t, "verify --signatures --config /nowhere.yaml", 1, "", "/nowhere.yaml")
 }
 
 // The list shows the spools and the runs that wait for them, and the command prints what may be
@@ -212,30 +210,27 @@ func TestVerify_reportsViolationsAndProgress(t *testing.T) {
 func TestSpool_listAndRemove(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "spool", "list").want(t, 0, "No spools: no gateway with a spool is running", "")
+	b.want(t, "spool list", 0, "No spools: no gateway with a spool is running", "")
 	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes,
 		oldest_at) VALUES
 		('full', 'there:/spool', '2026-01-01Z', '2026-01-02Z', '2026-01-03Z', 3, 100, '2026-01-02T12:00Z'),
 			('here', 'here:/spool', now(), now(), now(), 0, 0, null), ('dark', 'there:/spool', now(), '-infinity', null,
 			null, null, null)`)
 	b.append(t, "stripe", "evt_1", `{"id":"evt_1"}`)
-	b.run(t, "redact", "--event", "evt_1", "--yes", "--no-wait", "--reason", "why").want(t, 0, "", "")
-	r := b.run(t, "spool", "list")
-	r.want(t, 0, "OLDEST                       LAST EMPTY                   AWAITED BY RUNS\n", "")
+	b.want(t, "redact --event evt_1 --yes --no-wait --reason why", 0, "", "")
+	r := b.want(t, "spool list", 0, "OLDEST                       LAST EMPTY                   AWAITED BY RUNS\n", "")
 	r.want(t, 0, "full   there:/spool  2026-01-01T00:00:00.000000Z  2026-01-03T00:00:00.000000Z  3           100    "+
 		"2026-01-02T12:00:00.000000Z  2026-01-02T00:00:00.000000Z  1\n", "")
-	b.run(t, "spool", "remove", "full").want(t, 2, "", "give a reason with --reason")
-	b.run(t, "spool", "remove", "full", "--reason", "why").want(t, 2, "", "add --yes")
-	b.run(t, "spool", "remove", "nobody", "--reason", "why", "--yes").want(t, 3, "",
-		"the database has no spool of this name")
-	b.run(t, "spool", "remove", "here", "--reason", "why", "--yes").want(t, 2, "", "pass --force")
+	b.want(t, "spool remove full", 2, "", "give a reason with --reason")
+	b.want(t, "spool remove full --reason why", 2, "", "add --yes")
+	b.want(t, "spool remove nobody --reason why --yes", 3, "", "the database has no spool of this name")
+	b.want(t, "spool remove here --reason why --yes", 2, "", "pass --force")
 	b.run(t, "spool", "remove", "full", "--reason", "why", "--yes").want(t, 0,
 		"Spool full is removed: no redaction waits for it. Its last report was at 2026-01-03T00:00:00.000000Z: it "+
 			"held 3 deliveries (100 bytes). These, and what the gateway acknowledged later without the database, are "+
 			"lost with its disk if they are not in the log.\n", "")
-	b.run(t, "spool", "remove", "dark", "--reason", "why", "--yes").want(t, 2, "",
-		"it is unknown whether its gateway runs")
-	b.run(t, "spool", "remove", "dark", "--reason", "why", "--yes", "--force").want(t, 0, "Its content is unknown", "")
+	b.want(t, "spool remove dark --reason why --yes", 2, "", "it is unknown whether its gateway runs")
+	b.want(t, "spool remove dark --reason why --yes --force", 0, "Its content is unknown", "")
 	var s redaction.Spool
 	if r := b.run(t, "spool", "remove", "here", "--reason", "why", "--yes", "--force", "-o",
 		"json"); json.Unmarshal([]byte(r.out), &s) != nil || s.Name != "here" || *s.Deliveries != 0 {
@@ -250,8 +245,7 @@ func TestStreamStatus_withAndWithoutNATS(t *testing.T) {
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", `{"id":"evt_1"}`)
 	b.append(t, "stripe", "evt_2", `{"id":"evt_2"}`)
-	r := b.run(t, "stream", "status")
-	r.want(t, 1, "events without an outcome    2, the oldest since ",
+	r := b.want(t, "stream status", 1, "events without an outcome    2, the oldest since ",
 		"the streams are not known: nats.url is not set here")
 	r.want(t, 1, "of these in no stream        not known\n", "")
 	r.want(t, 1, "republisher                  none: no processor runs\n", "")
@@ -266,8 +260,7 @@ func TestStreamStatus_withAndWithoutNATS(t *testing.T) {
 		t.Fatal(ack.Err)
 	}
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL, NATSURL: nats.URL})
-	r = b.run(t, "stream", "status")
-	r.want(t, 0, "of these in no stream        about 1\n", "")
+	r = b.want(t, "stream status", 0, "of these in no stream        about 1\n", "")
 	r.want(t, 0, "\nPOSTERN_EVENTS: 1 messages of at most 1000000, 0 MiB of at most 1\nCONSUMER   PENDING  "+
 		"UNACKNOWLEDGED  REDELIVERED  WAITING\nprocessor  1        0               0            0\n", "")
 	r.want(t, 0, "\nPOSTERN_RUNS: does not exist\n", "")
@@ -277,7 +270,7 @@ func TestStreamStatus_withAndWithoutNATS(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	nats.Stop(t)
-	b.run(t, "stream", "status").want(t, 1, "events without an outcome    2",
+	b.want(t, "stream status", 1, "events without an outcome    2",
 		"the streams are not known: no server of nats://127.0.0.1:")
 }
 
@@ -285,9 +278,9 @@ func TestStreamStatus_withAndWithoutNATS(t *testing.T) {
 func TestStreamRepublish_waitsForEndOfPass(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "stream", "republish", "--no-wait", "--reason", "a wiped disk").want(t, 0,
+	b.want(t, "stream republish --no-wait --reason 'a wiped disk'", 0,
 		"Pass 1 is requested; postern stream status shows", "")
-	b.run(t, "stream", "status").want(t, 1,
+	b.want(t, "stream status", 1,
 		"requested                    1 pass requested with postern stream republish, not ended yet\n", "")
 	ended := make(chan struct{})
 	go func() { // as the republisher does
@@ -312,10 +305,6 @@ func TestStreamRepublish_waitsForEndOfPass(t *testing.T) {
 		"an outcome and 1 failed event republished." {
 		t.Error(said)
 	}
-	var by, reason string
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT requested_by, reason FROM republish_passes WHERE id = 1`).Scan(
-		&by,
-		&reason); err != nil || by != operator().Name || reason != "a wiped disk" {
-		t.Errorf("%q, %q, %v", by, reason, err)
-	}
+	b.db.WantRows(t, 1, `republish_passes WHERE id = 1 AND requested_by = $1 AND reason = 'a wiped disk'`,
+		operator().Name)
 }

@@ -157,8 +157,8 @@ func TestMigrateUp_newMigrations_areInTheAudit(t *testing.T) {
 func TestAuditList_filtersEntries(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "audit", "list").want(t, 0, "No changes by operators.", "")
-	b.run(t, "token", "create", "--name", "one", "--role", "reader", "--reason", "for grafana").want(t, 0, "", "")
+	b.want(t, "audit list", 0, "No changes by operators.", "")
+	b.want(t, "token create --name one --role reader --reason 'for grafana'", 0, "", "")
 	for args, found := range map[string]bool{"": true, "--action token": true, "--action tok": false,
 		"--action token --since 1h": true, "--until 1h": false, "--actor nobody": false,
 		"--actor " + operator().Name: true} {
@@ -167,7 +167,7 @@ func TestAuditList_filtersEntries(t *testing.T) {
 			t.Errorf("%s: %+v", args, r)
 		}
 	}
-	b.run(t, "audit", "list", "--since", "soon").want(t, 2, "", "an RFC 3339 time")
+	b.want(t, "audit list --since soon", 2, "", "an RFC 3339 time")
 }
 
 // typed are the command lines in a page: lines of their own, and text in backquotes.
@@ -254,7 +254,9 @@ func TestCommands_invalidUTF8_isExplained(t *testing.T) {
 			return
 		}
 		for _, line := range hostileLines(cmd) {
-			tried++
+			if tried++; testing.Short() && tried%3 > 0 { // commands share the code that reads parameters
+				continue
+			}
 			ctx, cancel := context.WithTimeout(t.Context(), mayTake)
 			r := execute(ctx, "", append([]string{"--dir", b.dir}, line...)...)
 			if strings.Contains(r.errs, "SQLSTATE") || ctx.Err() != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,21 @@ type result struct {
 func (b *testBundle) run(t *testing.T, args ...string) result {
 	t.Helper()
 	return execute(t.Context(), "", append([]string{"--dir", b.dir}, args...)...)
+}
+
+// shellWord matches a word of a command line; a word with spaces is in single quotes.
+var shellWord = regexp.MustCompile(`'[^']*'|\S+`)
+
+// want runs a command line with the instance, and checks its result as result.want does.
+func (b *testBundle) want(t *testing.T, line string, status int, out, errs string) result {
+	t.Helper()
+	var args []string
+	for _, word := range shellWord.FindAllString(line, -1) {
+		args = append(args, strings.Trim(word, "'"))
+	}
+	r := b.run(t, args...)
+	r.want(t, status, out, errs)
+	return r
 }
 
 func execute(ctx context.Context, in string, args ...string) result {
@@ -168,7 +184,7 @@ func TestCommands_helpAndExamples_exist(t *testing.T) {
 func TestEvents_listAndShow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "events", "list").want(t, 0, "No events.", "")
+	b.want(t, "events list", 0, "No events.", "")
 	if r := b.run(t, "events", "list", "-o", "json"); r.out != "[]\n" {
 		t.Errorf("no events as JSON: %q", r.out)
 	}
@@ -176,12 +192,11 @@ func TestEvents_listAndShow(t *testing.T) {
 	b.append(t, "stripe", "evt_1", `{"id":"evt_1","other":true}`)
 	b.append(t, "shop", "evil\x1b[31m", `{}`)
 	b.outcome(t, id, "applied")
-	r := b.run(t, "events", "list")
-	r.want(t, 0, "customer.updated", "")
+	r := b.want(t, "events list", 0, "customer.updated", "")
 	if strings.Contains(r.out, "\x1b") || !strings.Contains(r.out, "evil·[31m") {
 		t.Errorf("control characters reach the terminal: %q", r.out)
 	}
-	b.run(t, "events", "list", "--status", "applied", "-o", "json").want(t, 0, fmt.Sprintf(`"id":"%d"`, id), "")
+	b.want(t, "events list --status applied -o json", 0, fmt.Sprintf(`"id":"%d"`, id), "")
 	for _, arg := range []string{"evt_1", fmt.Sprint(id)} {
 		r := b.run(t, "events", "show", arg)
 		for _, text := range []string{"evt_1, customer.updated", "applied", "newer than what was stored",
@@ -197,11 +212,11 @@ func TestEvents_listAndShow(t *testing.T) {
 		len(life["conflicts"].([]any)) != 1 {
 		t.Errorf("json: %s", r.out)
 	}
-	b.run(t, "outcomes", "list", "--event", "evt_1").want(t, 0, "newer than what was stored", "")
-	b.run(t, "outcomes", "list", "--status", "dead").want(t, 0, "No outcomes.", "")
-	b.run(t, "outcomes", "failures").want(t, 0, "No event has failed or is dead.", "")
-	b.run(t, "conflicts", "list").want(t, 0, "evt_1", "")
-	b.run(t, "conflicts", "show", "1").want(t, 0, `"other": true`, "")
+	b.want(t, "outcomes list --event evt_1", 0, "newer than what was stored", "")
+	b.want(t, "outcomes list --status dead", 0, "No outcomes.", "")
+	b.want(t, "outcomes failures", 0, "No event has failed or is dead.", "")
+	b.want(t, "conflicts list", 0, "evt_1", "")
+	b.want(t, "conflicts show 1", 0, `"other": true`, "")
 }
 
 // Not parallel: the environment belongs to the whole process.
@@ -232,8 +247,8 @@ func TestEventsShow_keyOfSeveralSources_needsSource(t *testing.T) {
 	b := setup(t)
 	b.append(t, "stripe", "same", `{}`)
 	b.append(t, "shop", "same", `{}`)
-	b.run(t, "events", "show", "same").want(t, 4, "", "2 events have the key same")
-	b.run(t, "events", "show", "same", "--source", "shop").want(t, 0, "shop", "")
+	b.want(t, "events show same", 4, "", "2 events have the key same")
+	b.want(t, "events show same --source shop", 0, "shop", "")
 }
 
 // The limit applies to all pages of the query together, and 0 means all.
@@ -269,8 +284,8 @@ func TestObjects_listAndShow(t *testing.T) {
 	b.insertObject(t, "stripe", "", id)
 	b.insertObject(t, "shop", "a.example", 5)
 	b.insertObject(t, "shop", "b.example", 5)
-	b.run(t, "objects", "list", "--ambiguous", "--source", "stripe").want(t, 0, "ambiguous, refetch pending", "")
-	b.run(t, "objects", "list", "--deleted").want(t, 0, "No objects.", "")
+	b.want(t, "objects list --ambiguous --source stripe", 0, "ambiguous, refetch pending", "")
+	b.want(t, "objects list --deleted", 0, "No objects.", "")
 	for _, names := range [][]string{{"--type", "--id"}, {"--object-type", "--object-id"},
 		{"--object-type", "--object"}} {
 		for objectID, found := range map[string]string{"cus_1": "a.example", "cus_2": "No objects."} {
@@ -278,16 +293,14 @@ func TestObjects_listAndShow(t *testing.T) {
 		}
 		b.run(t, "objects", "list", names[0], "invoice").want(t, 0, "No objects.", "")
 	}
-	b.run(t, "objects", "list", "--type", "customer", "--object-type", "invoice").want(t, 2, "",
-		"they mean the same, so give one")
-	b.run(t, "events", "list", "--object-type", "customer", "--object", "cus_2").want(t, 0, "No events.", "")
-	b.run(t, "outcomes", "list", "--object", "cus_2").want(t, 0, "No outcomes.", "")
-	b.run(t, "objects", "announce", "--object-type", "customer", "--source", "stripe", "--yes").want(t, 0,
-		"1 object will be announced.", "")
-	b.run(t, "objects", "announce", "-y").want(t, 0, "3 objects will be announced.", "")
-	b.run(t, "objects", "history", "stripe", "customer", "cus_1").want(t, 0, "newer", "")
-	b.run(t, "objects", "history", "stripe", "customer", "cus_1", "-o", "json").want(t, 0, `"event_id":"evt_1"`, "")
-	b.run(t, "objects", "history", "stripe", "customer", "none").want(t, 3, "", "not found")
+	b.want(t, "objects list --type customer --object-type invoice", 2, "", "they mean the same, so give one")
+	b.want(t, "events list --object-type customer --object cus_2", 0, "No events.", "")
+	b.want(t, "outcomes list --object cus_2", 0, "No outcomes.", "")
+	b.want(t, "objects announce --object-type customer --source stripe --yes", 0, "1 object will be announced.", "")
+	b.want(t, "objects announce -y", 0, "3 objects will be announced.", "")
+	b.want(t, "objects history stripe customer cus_1", 0, "newer", "")
+	b.want(t, "objects history stripe customer cus_1 -o json", 0, `"event_id":"evt_1"`, "")
+	b.want(t, "objects history stripe customer none", 3, "", "not found")
 	r := b.run(t, "objects", "show", "stripe", "customer", "cus_1")
 	for _, text := range []string{"at 2026-09-21T14:13:20Z, rank 1 (the provider's time)",
 		"different contents of exactly the same version",
@@ -303,12 +316,10 @@ func TestObjects_listAndShow(t *testing.T) {
 			t.Errorf("%s is missing in %s", name, r.out)
 		}
 	}
-	b.run(t, "objects", "show", "shop", "customer", "cus_1").want(t, 4, "",
-		`choose one account: "a.example", "b.example"`)
-	b.run(t, "objects", "show", "shop", "customer", "cus_1", "--account", "b.example").want(t, 0,
-		"5, no longer in the log", "")
+	b.want(t, "objects show shop customer cus_1", 4, "", `choose one account: "a.example", "b.example"`)
+	b.want(t, "objects show shop customer cus_1 --account b.example", 0, "5, no longer in the log", "")
 	b.db.Exec(t, `UPDATE objects SET version_at = 7`)
-	b.run(t, "objects", "show", "stripe", "customer", "cus_1").want(t, 0, "(the object's own number)", "")
+	b.want(t, "objects show stripe customer cus_1", 0, "(the object's own number)", "")
 }
 
 func TestRejections_listAndShow(t *testing.T) {
@@ -316,7 +327,7 @@ func TestRejections_listAndShow(t *testing.T) {
 	b := setup(t)
 	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
 		VALUES (1, 'wrong_signature', 'no v1 matches', '192.0.2.1', now(), '{"A":"b"}', 'abc', 900)`)
-	b.run(t, "rejections", "list", "--rejection-reason", "wrong_signature").want(t, 0, "no v1 matches", "")
+	b.want(t, "rejections list --rejection-reason wrong_signature", 0, "no v1 matches", "")
 	r := b.run(t, "rejections", "show", "1")
 	r.want(t, 0, "the signature does not match any configured secret; usually the secret is wrong", "")
 	r.want(t, 0, "900 bytes, truncated", "")
@@ -333,7 +344,7 @@ func TestSetup_initConfigMigrateVersion(t *testing.T) {
 	b.run(t, "init", path).want(t, 0, "postern config check "+path, "")
 	b.run(t, "init", path).want(t, 1, "", "--force")
 	b.run(t, "init", "--force", path).want(t, 0, "Wrote", "")
-	b.run(t, "init", "-").want(t, 0, "sources:", "")
+	b.want(t, "init -", 0, "sources:", "")
 	b.run(t, "config", "check", path).want(t, 1, "", "postern.yaml:37: sources.stripe.secrets.0: secret \"first\": "+
 		"the variable STRIPE_WEBHOOK_SECRET is not set")
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -346,19 +357,19 @@ func TestSetup_initConfigMigrateVersion(t *testing.T) {
 	b.run(t, "config", "check", "--config", path, path).want(t, 0, "is valid; sources: live", "")
 	b.run(t, "config", "check", "--config", path, "other.yaml").want(t, 2, "",
 		"takes one file, got other.yaml and --config "+path)
-	b.run(t, "config", "check").want(t, 2, "", "takes FILE, got 0")
+	b.want(t, "config check", 2, "", "takes FILE, got 0")
 	b.run(t, "config", "check", path+".none").want(t, 1, "", "no such file or directory: name an existing file, or "+
 		"create one with `postern init`")
 	b.run(t, "config", "check", filepath.Dir(path)).want(t, 1, "", "it is a folder: name a file in it")
 	b.run(t, "--config", path, "events", "list").want(t, 0, "No events.", "")
 	b.run(t, "--config", path, "migrate", "up").want(t, 0, "0 migrations applied", "")
-	b.run(t, "migrate", "status").want(t, 0, "0002_log", "")
-	b.run(t, "migrate", "status", "-o", "json").want(t, 0, `"number":1`, "")
+	b.want(t, "migrate status", 0, "0002_log", "")
+	b.want(t, "migrate status -o json", 0, `"number":1`, "")
 	noError(t, os.WriteFile(path, []byte("database: {url: postgres://x}\n"), 0o600))
 	b.run(t, "config", "check", path).want(t, 0, "is valid; sources: -", "names no source, so nothing can be received")
-	b.run(t, "version").want(t, 0, "postern ", "")
-	b.run(t, "version", "-o", "json").want(t, 0, `"rule_version"`, "")
-	b.run(t, "completion", "bash").want(t, 0, "postern", "")
+	b.want(t, "version", 0, "postern ", "")
+	b.want(t, "version -o json", 0, `"rule_version"`, "")
+	b.want(t, "completion bash", 0, "postern", "")
 }
 
 func TestEventsTail_printsEachEventOnce(t *testing.T) {
@@ -400,7 +411,7 @@ func TestObjectsAnnounce_withoutYesAndTerminal_sendsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.insertObject(t, "stripe", "a.example", b.append(t, "stripe", "evt_1", `{"id":"evt_1"}`))
-	b.run(t, "objects", "announce").want(t, 2, "", "add --yes")
+	b.want(t, "objects announce", 2, "", "add --yes")
 	if rows := b.db.QueryStrings(t, `SELECT batch::text FROM outbox`); len(rows) != 0 {
 		t.Errorf("the outbox has %v", rows)
 	}

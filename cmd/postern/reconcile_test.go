@@ -84,20 +84,14 @@ func (b *testBundle) reconciles(t *testing.T, withAPI bool) (stop func()) {
 func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "reconcile").want(t, 2, "", "postern reconcile takes SOURCE, got 0")
-	b.run(t, "reconcile", "nobody").want(t, 2, "", "is not known; the known sources are")
-	b.run(t, "reconcile", "stripe", "--objects", "--type", "thing", "--object", "obj_1").want(t, 2, "",
-		"give one of them")
-	b.run(t, "reconcile", "stripe", "--object", "obj_1").want(t, 2, "", "name its type too")
-	b.run(t, "reconcile", "stripe", "--since", "1h", "--until", "2h").want(t, 2, "", "is not before until")
-	b.run(t, "reconcile", "stripe", "--no-wait", "--reason", "an outage", "--idempotency-key", "k").want(t, 0,
-		"an outage", "")
-	b.run(t, "reconcile", "stripe", "--no-wait", "--idempotency-key", "k").want(t, 0,
-		"Run 1 was created with this key before", "")
-	b.run(t, "drift", "show").want(t, 0, "Nothing is reconciled yet, so it is not known.", "")
+	b.want(t, "reconcile", 2, "", "postern reconcile takes SOURCE, got 0")
+	b.want(t, "reconcile stripe --objects --type thing --object obj_1", 2, "", "give one of them")
+	b.want(t, "reconcile stripe --no-wait --reason 'an outage' --idempotency-key k", 0, "an outage", "")
+	b.want(t, "reconcile stripe --no-wait --idempotency-key k", 0, "Run 1 was created with this key before", "")
+	b.want(t, "drift show", 0, "Nothing is reconciled yet, so it is not known.", "")
 	stop := b.reconciles(t, false)
-	b.run(t, "reconcile", "stripe").want(t, 1, "failed", "the configuration of the processor that executes the run "+
-		"has no section api for the source")
+	b.want(t, "reconcile stripe", 1, "failed",
+		"the configuration of the processor that executes the run has no section api for the source")
 	b.run(t, "runs", "watch", "1").want(t, 1, "failed", "") // otherwise the next process may execute it
 	stop()
 	b.reconciles(t, true)
@@ -107,7 +101,7 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 	dry.want(t, 0, "2 processed, 2 missing, clocks differ by 3 s\n", "")
 	dry.want(t, 0, "\nThe clocks of the API and the database differed by up to 3 seconds: check that the database's "+
 		"machine synchronizes its clock (NTP).\n", "")
-	b.run(t, "drift", "show").want(t, 0, "Nothing is reconciled yet, so it is not known.", "")
+	b.want(t, "drift show", 0, "Nothing is reconciled yet, so it is not known.", "")
 	until := time.UnixMicro(sim.Start).Add(time.Hour - refetch.DefaultLimits.ListDelay).UTC().Truncate(
 		time.Second).Format("2006-01-02T15:04:05.000000Z")
 	since := time.UnixMicro(sim.Start).Add(time.Hour - refetch.DefaultLimits.EventRetention).UTC().Truncate(
@@ -116,11 +110,9 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 	done.want(t, 0, "The provider has 2 events: 0 were in the log and 2 were missing. The log is complete from "+since+
 		" until "+until+".\n", "")
 	done.want(t, 0, until+" of "+until, "")
-	b.run(t, "drift", "show", "--source", "stripe").want(t, 0, until, "")
-	b.run(t, "drift", "show", "--source", "shop").want(t, 0, "Nothing is reconciled yet, so it is not known.", "")
-	b.run(t, "reconcile", "stripe", "--since", "2020-01-01").want(t, 0,
-		"has 2 events: 2 were in the log and 0 were missing.",
-		"")
+	b.want(t, "drift show --source stripe", 0, until, "")
+	b.want(t, "drift show --source shop", 0, "Nothing is reconciled yet, so it is not known.", "")
+	b.want(t, "reconcile stripe --since 2020-01-01", 0, "has 2 events: 2 were in the log and 0 were missing.", "")
 	command := []string{"reconcile", "stripe", "--type", "thing", "--object", "obj_1"}
 	b.run(t, append(command, "--dry-run")...).want(t, 0, "The API has the object. It was a dry run", "")
 	found := b.run(t, command...)
@@ -134,7 +126,7 @@ func TestReconcile_runAndDryRun_printResult(t *testing.T) {
 		strings.Contains(r.out, "The log already has") || !strings.Contains(r.out, `"present": 1`) {
 		t.Errorf("%+v", r)
 	}
-	b.run(t, "runs", "list", "--job", "reconcile").want(t, 0, "an outage", "")
+	b.want(t, "runs list --job reconcile", 0, "an outage", "")
 }
 
 // The findings of an object scan are printed by type and by field.
@@ -149,7 +141,7 @@ func TestDrift_showAndReport(t *testing.T) {
 	b.run(t, "reconcile", "stripe", "--objects", "--full", "--dry-run").want(t, 0, heads+"thing  done   -            "+
 		"  3        1      1        1             0             0                0           0        0         0\n",
 		"")
-	b.run(t, "drift", "show").want(t, 0, "events", "")
+	b.want(t, "drift show", 0, "events", "")
 	scanned := b.run(t, "reconcile", "stripe", "--type", "thing")
 	scanned.want(t, 0, heads+"thing  done   -              3        1      1        1             0             0"+
 		"                0           0        2         0\n", "")
@@ -157,9 +149,8 @@ func TestDrift_showAndReport(t *testing.T) {
 	scanned.want(t, 0, "run 4 done: 3 objects", "")
 	scanned.want(t, 0, "differed by up to 3 seconds", "")
 	scanned.want(t, 0, "3 processed, 1 equal, 1 missing, 1 mirror older, 2 repaired", "")
-	b.run(t, "drift", "show").want(t, 0, "type thing  1970-01-01T00:00:00.000000Z", "")
-	report := b.run(t, "drift", "report", "4")
-	report.want(t, 0, "\nthing obj_2: mirror_older, now repaired (event ", "")
+	b.want(t, "drift show", 0, "type thing  1970-01-01T00:00:00.000000Z", "")
+	report := b.want(t, "drift report 4", 0, "\nthing obj_2: mirror_older, now repaired (event ", "")
 	report.want(t, 0, "):\n  state.a: 1 in the mirror, 2 at the provider\n", "")
 	report.want(t, 0, "\nthing obj_9: missing, now repaired (event ", "")
 	if r := b.run(t, "drift", "report", "4", "--kind", "mirror_older", "-o", "json"); r.status != 0 ||
@@ -167,7 +158,7 @@ func TestDrift_showAndReport(t *testing.T) {
 		strings.Contains(r.out, "obj_9") {
 		t.Errorf("%+v", r)
 	}
-	b.run(t, "drift", "show", "--run", "4").want(t, 0, report.out, "")
+	b.want(t, "drift show --run 4", 0, report.out, "")
 	b.db.Exec(t, `UPDATE object_scans SET skipped_parts =
 		'[{"part": "o/r", "reason": "answered 404", "truncated": false}, `+
 		`{"part": "o/s", "reason": "answered 422", "truncated": true}]'
@@ -176,7 +167,7 @@ func TestDrift_showAndReport(t *testing.T) {
 	passed.want(t, 0, "\nthing: o/r was skipped: answered 404 (let the key read it, or remove it from the "+
 		"source's section api)\n", "")
 	passed.want(t, 0, "\nthing: o/s was not listed to its end: answered 422 (", "")
-	b.run(t, "drift", "show", "--run", "4", "-o", "json").want(t, 0, `"skipped_parts": [`, "")
+	b.want(t, "drift show --run 4 -o json", 0, `"skipped_parts": [`, "")
 	b.db.Exec(t, `INSERT INTO object_scans (run, source, account, object_type, phase, started_at, updated_at)
 		SELECT 4, number, '',
 		t, 'skipped', to_timestamp(0), now() FROM sources, unnest('{card,source}'::text[]) t WHERE name = 'stripe'`)
@@ -192,16 +183,16 @@ func TestDrift_showAndReport(t *testing.T) {
 	}
 	table.want(t, 0, "\nfile, order: not listable, so this run does not verify that they are complete: answered 403\n",
 		"")
-	b.run(t, "drift", "report", "4", "-o", "json").want(t, 0, `"reason": "answered 403"`, "")
+	b.want(t, "drift report 4 -o json", 0, `"reason": "answered 403"`, "")
 	b.db.Exec(t, `UPDATE object_scans SET phase = 'not_listable', reason = 'answered 403' WHERE run = 4
 		AND object_type = 'thing'`)
-	b.run(t, "drift", "show").want(t, 0, "not listable in run 4: answered 403\n", "")
-	b.run(t, "drift", "show", "-o", "json").want(t, 0, `"not_listable_since_run":4,"not_listable":"answered 403"`, "")
-	b.run(t, "runs", "show", "4").want(t, 0, "parameters  objects of type thing, source stripe\n", "")
-	b.run(t, "drift", "show", "--run", "1").want(t, 3, "", "run 1 is not an object scan that has started")
-	b.run(t, "drift", "show", "--run", "4", "--source", "stripe").want(t, 2, "", "omit --source")
-	b.run(t, "drift", "report", "1").want(t, 3, "", "run 1 is not an object scan that has started")
-	b.run(t, "reconcile", "stripe", "--full").want(t, 2, "", "name a type, or set objects")
+	b.want(t, "drift show", 0, "not listable in run 4: answered 403\n", "")
+	b.want(t, "drift show -o json", 0, `"not_listable_since_run":4,"not_listable":"answered 403"`, "")
+	b.want(t, "runs show 4", 0, "parameters  objects of type thing, source stripe\n", "")
+	b.want(t, "drift show --run 1", 3, "", "run 1 is not an object scan that has started")
+	b.want(t, "drift show --run 4 --source stripe", 2, "", "omit --source")
+	b.want(t, "drift report 1", 3, "", "run 1 is not an object scan that has started")
+	b.want(t, "reconcile stripe --full", 2, "", "name a type, or set objects")
 }
 
 // All known accounts are reconciled, each by its own run, which the command watches. An account
@@ -259,19 +250,18 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 			t.Errorf("%q, %v", out.String(), err)
 		}
 	}
-	b.run(t, "runs", "show", "1").want(t, 0, "0 processed, the account is disconnected\n", "")
+	b.want(t, "runs show 1", 0, "0 processed, the account is disconnected\n", "")
 	b.db.Exec(t, `INSERT INTO watermarks (source, account, subject, since, until, run, recorded_at) SELECT number, a,
 		'events',
 		now(), now(), 1, now() FROM sources, unnest('{"",acct_1}'::text[]) a WHERE name = 'stripe'`)
 	b.db.Exec(t, `INSERT INTO disconnected_accounts (source, account, since, observed_at, run, reason)
 		SELECT number, 'acct_1',
 		'2026-01-02 03:04:05Z', now(), 1, 'answered 403' FROM sources WHERE name = 'stripe'`)
-	shown := b.run(t, "drift", "show")
-	shown.want(t, 0, "disconnected since 2026-01-02T03:04:05.000000Z: answered 403\n", "")
+	shown := b.want(t, "drift show", 0, "disconnected since 2026-01-02T03:04:05.000000Z: answered 403\n", "")
 	if n := strings.Count(shown.out, "disconnected"); n != 1 {
 		t.Errorf("%d accounts are disconnected:\n%s", n, shown.out)
 	}
-	b.run(t, "drift", "show", "-o", "json").want(t, 0,
+	b.want(t, "drift show -o json", 0,
 		`"disconnected_since":"2026-01-02T03:04:05.000000Z","disconnected":"answered 403"`, "")
 }
 
@@ -311,7 +301,7 @@ func TestDescribeReconciled_counts(t *testing.T) {
 func TestRefetchesList_pendingRefetch_showsReasonAndError(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "refetches", "list").want(t, 0, "No refetch is pending.", "")
+	b.want(t, "refetches list", 0, "No refetch is pending.", "")
 	_, err := b.db.Pool.Exec(t.Context(), `INSERT INTO refetch_requests (source, account, object_type, object_id,
 		reason, requested_at,
 		due, start_after, attempts, error)
@@ -324,10 +314,10 @@ func TestRefetchesList_pendingRefetch_showsReasonAndError(t *testing.T) {
 		r.want(t, 0, text, "")
 	}
 	b.db.Exec(t, `UPDATE refetch_requests SET due = 'infinity'`)
-	b.run(t, "refetches", "list").want(t, 0, "suspended", "")
-	b.run(t, "refetches", "list", "-o", "json").want(t, 0, `"due":null,"suspended":true`, "")
-	b.run(t, "refetches", "list", "--source", "shop").want(t, 0, "No refetch is pending.", "")
-	b.run(t, "refetches", "list", "-o", "json").want(t, 0, `"attempts":2`, "")
+	b.want(t, "refetches list", 0, "suspended", "")
+	b.want(t, "refetches list -o json", 0, `"due":null,"suspended":true`, "")
+	b.want(t, "refetches list --source shop", 0, "No refetch is pending.", "")
+	b.want(t, "refetches list -o json", 0, `"attempts":2`, "")
 }
 
 // The list of refetches has each flagged object, also if no request can be created for it.
@@ -335,15 +325,14 @@ func TestRefetchesList_flaggedObjectWithoutRequest_saysWhy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.insertObject(t, "stripe", "", 1) // flagged
-	b.run(t, "objects", "list").want(t, 0, "refetch pending", "")
+	b.want(t, "objects list", 0, "refetch pending", "")
 	for reads, want := range map[string]string{
 		"NULL":       "no processor has reported yet",
 		"'{}'":       "the source has no section api",
 		"'{object}'": "ambiguous",
 	} {
 		b.db.Exec(t, `UPDATE sources SET api_reads = `+reads+` WHERE name = 'stripe'`)
-		r := b.run(t, "refetches", "list")
-		r.want(t, 0, want, "")
+		r := b.want(t, "refetches list", 0, want, "")
 		r.want(t, 0, "customer cus_1", "")
 		if suspended := strings.Contains(r.out, "suspended"); suspended != (reads == "'{}'") {
 			t.Errorf("api_reads %s: suspended %t:\n%s", reads, suspended, r.out)
@@ -361,23 +350,23 @@ func TestRefetchesList_flaggedObjectWithoutRequest_saysWhy(t *testing.T) {
 func TestRefetches_addAndCancel(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "refetches", "add", "stripe", "customer").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
-	b.run(t, "refetches", "add", "nobody", "customer", "cus_1").want(t, 2, "", "is not known; the known sources are")
-	b.run(t, "refetches", "add", "stripe", "customer", "cus_1").want(t, 2, "",
+	b.want(t, "refetches add stripe customer", 2, "", "takes SOURCE TYPE ID, got 2")
+	b.want(t, "refetches add nobody customer cus_1", 2, "", "is not known; the known sources are")
+	b.want(t, "refetches add stripe customer cus_1", 2, "",
 		"no processor reads the API of source stripe, so it cannot refetch the object: give the source a section api")
-	b.run(t, "refetches", "list").want(t, 0, "No refetch is pending.", "")
+	b.want(t, "refetches list", 0, "No refetch is pending.", "")
 	b.db.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
 		VALUES ($1, '', 1, now(), now(), 0, '{}')`, b.known.Number["stripe"])
-	b.run(t, "refetches", "add", "stripe", "customer", "cus_1", "--account", "acct_1", "--reason",
-		"finance reports a wrong address").want(t, 0, "customer cus_1 of source stripe will be refetched.\n", "")
+	b.want(t, "refetches add stripe customer cus_1 --account acct_1 --reason 'finance reports a wrong address'", 0,
+		"customer cus_1 of source stripe will be refetched.\n", "")
 	r := b.run(t, "refetches", "list", "--source", "stripe")
 	for _, text := range []string{"acct_1", "finance reports a wrong address", operator().String()} {
 		r.want(t, 0, text, "")
 	}
-	b.run(t, "refetches", "cancel", "stripe", "customer", "cus_1").want(t, 3, "", "not found")
-	b.run(t, "refetches", "cancel", "stripe", "customer", "cus_1", "--account", "acct_1").want(t, 0,
+	b.want(t, "refetches cancel stripe customer cus_1", 3, "", "not found")
+	b.want(t, "refetches cancel stripe customer cus_1 --account acct_1", 0,
 		"customer cus_1 of source stripe is not refetched for this request.\n", "")
-	b.run(t, "refetches", "list").want(t, 0, "No refetch is pending.", "")
+	b.want(t, "refetches list", 0, "No refetch is pending.", "")
 }
 
 // An operator overwrites an object from the provider with a reason, and sees the result.
@@ -390,7 +379,7 @@ func TestObjectsOverwrite_replacesObjectAndKeepsReason(t *testing.T) {
 	b.run(t, append(overwrite, "--reason", " ")...).want(t, 2, "", "give a reason with --reason")
 	b.run(t, append(overwrite, "--reason", "ticket 12")...).want(t, 2, "",
 		"no terminal to ask for confirmation: add --yes")
-	b.run(t, "objects", "overwrite", "stripe", "thing").want(t, 2, "", "takes SOURCE TYPE ID, got 2")
+	b.want(t, "objects overwrite stripe thing", 2, "", "takes SOURCE TYPE ID, got 2")
 	overwrite = append(overwrite, "--reason", "ticket 12", "--yes", "--idempotency-key", "k")
 	r := b.run(t, overwrite...)
 	for _, text := range []string{"1 missing", "thing obj_1",
@@ -399,9 +388,8 @@ func TestObjectsOverwrite_replacesObjectAndKeepsReason(t *testing.T) {
 		r.want(t, 0, text, "")
 	}
 	b.run(t, overwrite...).want(t, 0, "Run 1 was created with this key before", "")
-	b.run(t, "reconcile", "stripe", "--type", "thing", "--object", "obj_1", "--idempotency-key", "k").want(t, 2, "",
-		"which has other parameters")
-	b.run(t, "runs", "show", "1").want(t, 0, "ticket 12", "")
+	b.want(t, "reconcile stripe --type thing --object obj_1 --idempotency-key k", 2, "", "which has other parameters")
+	b.want(t, "runs show 1", 0, "ticket 12", "")
 }
 
 // rebuilds executes rebuilds of the source stripe with the simulated provider.
@@ -426,38 +414,36 @@ func TestRebuild_compareSwapDiscard(t *testing.T) {
 		`{"object_id": "obj_2", "object": {"a": {"b": 1}}, "time": 1700000000000000, "unit": 1, "rank": 1}`} {
 		b.append(t, "stripe", body, body)
 	}
-	b.run(t, "rebuild").want(t, 2, "", "name the source to rebuild")
-	b.run(t, "rebuild", "--source", "nobody").want(t, 2, "", "is not known; the known sources are")
-	b.run(t, "rebuild", "--source", "stripe", "--compare", "--yes").want(t, 2, "", "give --compare or --yes")
-	b.run(t, "rebuild", "--source", "stripe", "--check").want(t, 2, "", "give --compare too")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--reason", "a test").want(t, 0, "queued", "")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait").want(t, 2, "", "run 1 is an open rebuild of this source")
-	b.run(t, "rebuild", "compare", "1", "--check").want(t, 1, "not staged",
+	b.want(t, "rebuild", 2, "", "name the source to rebuild")
+	b.want(t, "rebuild --source nobody", 2, "", "is not known; the known sources are")
+	b.want(t, "rebuild --source stripe --compare --yes", 2, "", "give --compare or --yes")
+	b.want(t, "rebuild --source stripe --check", 2, "", "give --compare too")
+	b.want(t, "rebuild --source stripe --no-wait --reason 'a test'", 0, "queued", "")
+	b.want(t, "rebuild --source stripe --no-wait", 2, "", "run 1 is an open rebuild of this source")
+	b.want(t, "rebuild compare 1 --check", 1, "not staged",
 		"the comparison is incomplete: the rebuild is not staged (queued)")
-	b.run(t, "rebuild", "discard", "1").want(t, 2, "", "no terminal to ask for confirmation: add --yes\n")
-	b.run(t, "rebuild", "swap", "1").want(t, 2, "", "no terminal to ask for confirmation: add --yes\n")
-	b.run(t, "runs", "show", "1").want(t, 0, "queued", "")
-	b.run(t, "rebuild", "discard", "1", "--yes").want(t, 0, "cancelled", "")
-	b.run(t, "rebuild", "compare", "1").want(t, 2, "", "rebuild 1 is cancelled")
-	b.run(t, "rebuild", "swap", "7").want(t, 3, "", "run 7: not found")
+	b.want(t, "rebuild discard 1", 2, "", "no terminal to ask for confirmation: add --yes\n")
+	b.want(t, "rebuild swap 1", 2, "", "no terminal to ask for confirmation: add --yes\n")
+	b.want(t, "runs show 1", 0, "queued", "")
+	b.want(t, "rebuild discard 1 --yes", 0, "cancelled", "")
+	b.want(t, "rebuild compare 1", 2, "", "rebuild 1 is cancelled")
+	b.want(t, "rebuild swap 7", 3, "", "run 7: not found")
 	b.rebuilds(t)
 	// The rejected request used the number 2.
-	b.run(t, "rebuild", "--source", "stripe").want(t, 0, "awaiting decision  postern rebuild compare 3 shows the "+
-		"differences; then postern rebuild swap 3", "")
-	b.run(t, "runs", "list").want(t, 0, "awaiting decision: postern rebuild compare 3", "")
+	b.want(t, "rebuild --source stripe", 0,
+		"awaiting decision  postern rebuild compare 3 shows the differences; then postern rebuild swap 3", "")
+	b.want(t, "runs list", 0, "awaiting decision: postern rebuild compare 3", "")
 	b.run(t, "objects", "list", "--source", "stripe").want(t, 0, "No objects.",
 		"the objects of source stripe are those from before rebuild 3, which is awaiting decision: postern rebuild "+
 			"compare 3")
-	b.run(t, "objects", "list", "--source", "shop").want(t, 0, "No objects.", "")
-	b.run(t, "rebuild", "compare", "3", "--check").want(t, 1, "new in the rebuild", "2 objects not equal")
-	b.run(t, "rebuild", "swap", "3", "--yes").want(t, 0, "2 objects replaced, 2 got a higher revision, "+
-		"0 removed from the mirror", "")
-	b.run(t, "objects", "list").want(t, 0, "obj_2", "")
-	b.run(t, "objects", "list", "--outdated").want(t, 0, "No objects.", "")
+	b.want(t, "objects list --source shop", 0, "No objects.", "")
+	b.want(t, "rebuild compare 3 --check", 1, "new in the rebuild", "2 objects not equal")
+	b.want(t, "rebuild swap 3 --yes", 0, "2 objects replaced, 2 got a higher revision, 0 removed from the mirror", "")
+	b.want(t, "objects list", 0, "obj_2", "")
+	b.want(t, "objects list --outdated", 0, "No objects.", "")
 	b.db.Exec(t, `UPDATE objects SET state = '{"a": {"b": 2}}', rule_version = 0 WHERE object_id = 'obj_2'`)
-	b.run(t, "objects", "list", "--outdated").want(t, 0, "obj_2", "")
-	comparison := b.run(t, "rebuild", "--source", "stripe", "--compare")
-	comparison.want(t, 0, "a.b", "")
+	b.want(t, "objects list --outdated", 0, "obj_2", "")
+	comparison := b.want(t, "rebuild --source stripe --compare", 0, "a.b", "")
 	comparison.want(t, 0, "then postern rebuild swap 4", "")
 	found := b.run(t, "rebuild", "compare", "4", "-o", "json", "--check")
 	var compared struct {
@@ -468,14 +454,14 @@ func TestRebuild_compareSwapDiscard(t *testing.T) {
 		compared.Counts["same"] != 1 || len(compared.Items) != 1 || compared.Items[0].Paths[0] != "a.b" {
 		t.Errorf("%v in status %d, %s", err, found.status, found.out)
 	}
-	b.run(t, "rebuild", "swap", "4", "-y").want(t, 0, "1 object replaced, 1 got a higher revision", "")
-	b.run(t, "rebuild", "--source", "stripe", "--compare", "--check", "-o", "json").want(t, 0, `{"items": []`, "")
+	b.want(t, "rebuild swap 4 -y", 0, "1 object replaced, 1 got a higher revision", "")
+	b.want(t, "rebuild --source stripe --compare --check -o json", 0, `{"items": []`, "")
 	b.db.Exec(t, `UPDATE objects SET state = '{"a": 3}', last_event_id = 9000000000000000000 WHERE object_id = 'obj_1'`)
-	b.run(t, "rebuild", "compare", "5", "--check").want(t, 1, "changed since the rebuild read the log",
+	b.want(t, "rebuild compare 5 --check", 1, "changed since the rebuild read the log",
 		"1 object changed since the rebuild read the log: let it catch up (postern runs resume 5)")
-	b.run(t, "rebuild", "discard", "5", "-y").want(t, 0, "cancelled", "")
-	b.run(t, "rebuild", "--source", "stripe", "--yes", "-o", "json").want(t, 0, `"processed": 2,`, "")
-	b.run(t, "runs", "list", "--job", "rebuild", "--status", "done").want(t, 0, "rebuild", "")
+	b.want(t, "rebuild discard 5 -y", 0, "cancelled", "")
+	b.want(t, "rebuild --source stripe --yes -o json", 0, `"processed": 2,`, "")
+	b.want(t, "runs list --job rebuild --status done", 0, "rebuild", "")
 }
 
 // The estimate for a rebuild of one type counts only events of that type, because the run counts
@@ -484,10 +470,9 @@ func TestRebuild_oneType_expectsItsEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", `{"object_id": "obj_1"}`, `{"object_id": "obj_2"}`)
-	b.run(t, "rebuild", "--source", "stripe", "--type", "nothing", "--no-wait", "-o", "json").want(t, 0,
-		`"expected": 0,`, "")
-	b.run(t, "rebuild", "discard", "1", "--yes").want(t, 0, "cancelled", "")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "-o", "json").want(t, 0, `"expected": 1,`, "")
+	b.want(t, "rebuild --source stripe --type nothing --no-wait -o json", 0, `"expected": 0,`, "")
+	b.want(t, "rebuild discard 1 --yes", 0, "cancelled", "")
+	b.want(t, "rebuild --source stripe --no-wait -o json", 0, `"expected": 1,`, "")
 }
 
 // The progress line shows the stage of a rebuild.

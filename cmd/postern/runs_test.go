@@ -26,7 +26,7 @@ func TestRunsShow_deferredRun_showsReason(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "k", `{"a": 1}`)
-	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "queued", "")
+	b.want(t, "replay --yes --no-wait", 0, "queued", "")
 	for _, want := range []string{"deferred once  permission denied\n", "deferred 2 times  permission denied\n"} {
 		h, err := runs.Acquire(t.Context(), b.db.Role(t, "processor"), "test", time.Minute, replay.Job)
 		if err != nil || h == nil {
@@ -35,10 +35,10 @@ func TestRunsShow_deferredRun_showsReason(t *testing.T) {
 		if _, err := h.Defer(t.Context(), errors.New("permission denied"), 0, 0); err != nil {
 			t.Fatal(err)
 		}
-		b.run(t, "runs", "show", "1").want(t, 0, want, "")
+		b.want(t, "runs show 1", 0, want, "")
 	}
-	b.run(t, "runs", "list").want(t, 0, "permission denied\n", "")
-	b.run(t, "runs", "show", "1", "-o", "json").want(t, 0, `"deferrals": 2`, "")
+	b.want(t, "runs list", 0, "permission denied\n", "")
+	b.want(t, "runs show 1 -o json", 0, `"deferrals": 2`, "")
 	var out bytes.Buffer
 	(&runWatcher{progress: newProgress(&out, lineInterval, false)}).print(&runs.Run{ID: 1, Job: replay.Job,
 		Status: runs.Running, Detail: "permission\ndenied",
@@ -46,7 +46,7 @@ func TestRunsShow_deferredRun_showsReason(t *testing.T) {
 	if !strings.HasSuffix(out.String(), "; deferred 2 times: permission·denied\n") {
 		t.Errorf("watched: %q", out.String())
 	}
-	b.run(t, "runs", "cancel", "1").want(t, 0, "last detail  permission denied\n", "")
+	b.want(t, "runs cancel 1", 0, "last detail  permission denied\n", "")
 }
 
 func TestReplay_previewConfirmAndCreate(t *testing.T) {
@@ -55,22 +55,22 @@ func TestReplay_previewConfirmAndCreate(t *testing.T) {
 	for i := range 3 {
 		b.append(t, "stripe", fmt.Sprint("evt_", i), "{}")
 	}
-	b.run(t, "replay").want(t, 2, "3 events of 1 object, stored ",
+	b.want(t, "replay", 2, "3 events of 1 object, stored ",
 		"no terminal to ask for confirmation: add --yes, or --preview to")
-	b.run(t, "replay", "--preview", "--exact", "-o", "json").want(t, 0, `"events": 3,`, "")
-	b.run(t, "replay", "--status", "dead", "--preview").want(t, 0, "", "postern retry --status dead tries them again")
-	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
-	b.run(t, "replay", "--key", "evt_none", "--exact", "--yes").want(t, 0, "No events are selected.", "")
-	b.run(t, "runs", "show", "1").want(t, 3, "", "run 1: not found")
-	b.run(t, "replay", "--source", "stripe", "--exact", "--yes", "--no-wait", "--reason",
-		"corrected the rule").want(t, 0, "3 events of 1 object, stored ", "")
-	b.run(t, "runs", "list").want(t, 0, "corrected the rule", "")
-	b.run(t, "runs", "show", "1").want(t, 0, "0 processed", "")
-	b.run(t, "runs", "pause", "1").want(t, 0, "paused", "")
-	b.run(t, "runs", "watch", "1").want(t, 0, "run 1 paused: 0 of about 3 events", "")
-	b.run(t, "runs", "cancel", "1").want(t, 0, "cancelled", "")
-	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 is cancelled, so it cannot become queued")
-	b.run(t, "runs", "pause", "x").want(t, 2, "", `"x" is not an id: postern runs list shows them`)
+	b.want(t, "replay --preview --exact -o json", 0, `"events": 3,`, "")
+	b.want(t, "replay --status dead --preview", 0, "", "postern retry --status dead tries them again")
+	b.want(t, "runs list", 0, "No runs.", "")
+	b.want(t, "replay --key evt_none --exact --yes", 0, "No events are selected.", "")
+	b.want(t, "runs show 1", 3, "", "run 1: not found")
+	b.want(t, "replay --source stripe --exact --yes --no-wait --reason 'corrected the rule'", 0,
+		"3 events of 1 object, stored ", "")
+	b.want(t, "runs list", 0, "corrected the rule", "")
+	b.want(t, "runs show 1", 0, "0 processed", "")
+	b.want(t, "runs pause 1", 0, "paused", "")
+	b.want(t, "runs watch 1", 0, "run 1 paused: 0 of about 3 events", "")
+	b.want(t, "runs cancel 1", 0, "cancelled", "")
+	b.want(t, "runs resume 1", 2, "", "run 1 is cancelled, so it cannot become queued")
+	b.want(t, "runs pause x", 2, "", `"x" is not an id: postern runs list shows them`)
 }
 
 // Watching shows progress and result; a failed run is an error of the command.
@@ -132,13 +132,13 @@ func TestRunsWatch_interrupted_runContinues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
-	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "queued", "")
+	b.want(t, "replay --yes --no-wait", 0, "queued", "")
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if r := execute(ctx, "", "--dir", b.dir, "runs", "watch", "1"); r.status != 1 {
 		t.Errorf("%+v", r)
 	}
-	b.run(t, "runs", "show", "1").want(t, 0, "queued", "")
+	b.want(t, "runs show 1", 0, "queued", "")
 }
 
 const customer = `{"id": "evt_1", "object": "event", "type": "customer.updated", "created": 1790000000, ` +
@@ -151,21 +151,20 @@ func TestReplay_dryRun_printsChangesAndWritesNothing(t *testing.T) {
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", customer)
 	b.append(t, "shop", "evt_2", "{}")
-	b.run(t, "replay", "--dry-run", "--source", "stripe").want(t, 2, "", "source stripe is not in this configuration")
+	b.want(t, "replay --dry-run --source stripe", 2, "", "source stripe is not in this configuration")
 	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
 		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
-	r := b.run(t, "replay", "--dry-run")
-	r.want(t, 0, "stripe customer cus_1 (new)\n", "")
+	r := b.want(t, "replay --dry-run", 0, "stripe customer cus_1 (new)\n", "")
 	r.want(t, 0, "state ", "")
 	r.want(t, 0, "2 processed, 1 applied, 1 failed. 1 object would change, 1 of them new. Nothing was written.\n", "")
-	b.run(t, "replay", "--dry-run", "--source", "stripe", "-o", "json").want(t, 0,
+	b.want(t, "replay --dry-run --source stripe -o json", 0,
 		`{"counts":{"applied":1,"processed":1},"new":1,"objects":1}`+"\n", "")
 	b.insertObject(t, "stripe", "", 17)
 	b.db.Exec(t, `UPDATE objects SET version_at = 1780000000000000, state_hash = sha256('x'), exact_hash = sha256('x'),
 		tied_states = '[{}]'`)
-	b.run(t, "replay", "--dry-run", "--source", "stripe").want(t, 0, `"Ada" -> "Grace"`, "")
-	b.run(t, "replay", "--dry-run", "--key", "none").want(t, 0, "0 processed. 0 objects would change", "")
-	b.run(t, "runs", "list").want(t, 0, "No runs.", "")
+	b.want(t, "replay --dry-run --source stripe", 0, `"Ada" -> "Grace"`, "")
+	b.want(t, "replay --dry-run --key none", 0, "0 processed. 0 objects would change", "")
+	b.want(t, "runs list", 0, "No runs.", "")
 }
 
 // A run with force waits for an approval, which is kept with its reason.
@@ -173,26 +172,23 @@ func TestRunsApprove_forcedReplay_startsAfterApproval(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
-	b.run(t, "replay", "--mode", "all", "--yes").want(t, 2, "", "use one of state, missing, force")
-	b.run(t, "replay", "--mode", "force", "--preview").want(t, 0, "No effects are repeated", "")
-	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "It starts after an approval: postern runs "+
-		"approve 1 --reason TEXT", "")
+	b.want(t, "replay --mode all --yes", 2, "", "use one of state, missing, force")
+	b.want(t, "replay --mode force --preview", 0, "No effects are repeated", "")
+	b.want(t, "replay --mode force --yes", 0, "It starts after an approval: postern runs approve 1 --reason TEXT", "")
 	b.run(t, "runs", "resume", "1").want(t, 2, "",
 		"run 1 awaits approval: approve it or cancel it (postern runs approve 1 --reason TEXT, postern runs cancel 1)")
 	if h, err := runs.Acquire(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h != nil || err != nil {
 		t.Errorf("%+v %v", h, err)
 	}
-	b.run(t, "runs", "approve", "1").want(t, 2, "", "give a reason with --reason")
-	b.run(t, "runs", "approve", "2", "--reason", "x").want(t, 3, "", "run 2: not found")
-	b.run(t, "runs", "resume", "1").want(t, 2, "", "run 1 awaits approval")
-	b.run(t, "runs", "approve", "1", "--reason", "agreed with finance").want(t, 0, "agreed with finance", "")
-	b.run(t, "runs", "approve", "1", "--reason", "again").want(t, 2, "", "run 1 is queued and does not await approval")
+	b.want(t, "runs approve 1", 2, "", "give a reason with --reason")
+	b.want(t, "runs approve 2 --reason x", 3, "", "run 2: not found")
+	b.want(t, "runs approve 1 --reason 'agreed with finance'", 0, "agreed with finance", "")
 	if h, err := runs.Acquire(t.Context(), b.db.Pool, "test", time.Minute, replay.Job); h == nil || err != nil ||
 		!strings.Contains(string(h.Params), `"force"`) {
 		t.Errorf("%+v %v", h, err)
 	}
-	b.run(t, "replay", "--mode", "force", "--yes").want(t, 0, "awaiting_approval", "")
-	b.run(t, "runs", "cancel", "2").want(t, 0, "cancelled", "")
+	b.want(t, "replay --mode force --yes", 0, "awaiting_approval", "")
+	b.want(t, "runs cancel 2", 0, "cancelled", "")
 }
 
 func TestRetry_previewConfirmAndCreate(t *testing.T) {
@@ -201,22 +197,17 @@ func TestRetry_previewConfirmAndCreate(t *testing.T) {
 	id := b.append(t, "stripe", "evt_1", "{}")
 	b.append(t, "stripe", "evt_2", "{}")
 	b.outcome(t, id, "dead")
-	b.run(t, "outcomes", "failures", "--source", "stripe").want(t, 0, "1       dead", "")
-	b.run(t, "retry", "--status", "applied").want(t, 2, "", "use one of failed, dead")
-	b.run(t, "retry", "evt_9").want(t, 3, "", "evt_9: not found")
-	b.run(t, "retry", "evt_1", "--ids", "7").want(t, 2, "", "give one of them")
-	b.run(t, "retry", "--run", "7").want(t, 3, "", "run 7: not found")
-	b.run(t, "retry", "evt_2").want(t, 0, "No failed or dead events are selected.", "")
-	b.run(t, "retry", "--preview", "-o", "json").want(t, 0, `"events": 1,`, "")
-	b.run(t, "retry", "evt_1").want(t, 2, "1 event failed or dead, stored ", "no terminal to ask for confirmation")
-	b.run(t, "retry", "evt_1", "--failure", "newer than", "--reason", "corrected", "--yes", "--no-wait").want(t, 0,
-		"corrected", "")
-	b.run(t, "runs", "list", "--job", "retry").want(t, 0, "retry", "")
-	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--idempotency-key", "k").want(t, 0, "idempotency key", "")
-	b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--idempotency-key", "k").want(t, 0, "was created with this key "+
-		"before", "")
-	b.run(t, "retry", "--yes", "--no-wait", "--idempotency-key", "k").want(t, 2, "",
-		"has other parameters (retry event=evt_1)")
+	b.want(t, "outcomes failures --source stripe", 0, "1       dead", "")
+	b.want(t, "retry evt_9", 3, "", "evt_9: not found")
+	b.want(t, "retry evt_1 --ids 7", 2, "", "give one of them")
+	b.want(t, "retry evt_2", 0, "No failed or dead events are selected.", "")
+	b.want(t, "retry --preview -o json", 0, `"events": 1,`, "")
+	b.want(t, "retry evt_1", 2, "1 event failed or dead, stored ", "no terminal to ask for confirmation")
+	b.want(t, "retry evt_1 --failure 'newer than' --reason corrected --yes --no-wait", 0, "corrected", "")
+	b.want(t, "runs list --job retry", 0, "retry", "")
+	b.want(t, "retry evt_1 --yes --no-wait --idempotency-key k", 0, "idempotency key", "")
+	b.want(t, "retry evt_1 --yes --no-wait --idempotency-key k", 0, "was created with this key before", "")
+	b.want(t, "retry --yes --no-wait --idempotency-key k", 2, "", "has other parameters (retry event=evt_1)")
 	exec := func(sql string, args ...any) {
 		t.Helper()
 		b.db.Exec(t, sql, args...)
@@ -228,16 +219,15 @@ func TestRetry_previewConfirmAndCreate(t *testing.T) {
 	again.want(t, 0, "No failed or dead events are selected.", "")
 	again.want(t, 0, "Run 2 was created with this key before", "")
 	exec(`UPDATE runs SET status = 'failed', ended_at = now(), detail = 'the first failure' WHERE run = 2`)
-	b.run(t, "retry", "evt_1", "--yes", "--idempotency-key", "k").want(t, 1, "Run 2 was created", "the first failure")
-	b.run(t, "retry", "evt_2", "--yes", "--idempotency-key", "k").want(t, 2, "No failed or dead",
+	b.want(t, "retry evt_1 --yes --idempotency-key k", 1, "Run 2 was created", "the first failure")
+	b.want(t, "retry evt_2 --yes --idempotency-key k", 2, "No failed or dead",
 		"has other parameters (retry event=evt_1)")
-	b.run(t, "retry", "evt_1", "--preview", "--idempotency-key", "k").want(t, 0,
-		"No failed or dead events are selected.", "")
+	b.want(t, "retry evt_1 --preview --idempotency-key k", 0, "No failed or dead events are selected.", "")
 	if none := b.run(t, "retry", "evt_1", "--yes", "--idempotency-key", "unused"); strings.Contains(none.out, "Run") {
 		t.Error(none.out)
 	}
 	exec(`UPDATE outcomes SET status = 'dead' WHERE event_id = $1`, id)
-	b.run(t, "retry", "--run", "1", "--yes").want(t, 2, "", "run 1 is a retry: only failures of a replay")
+	b.want(t, "retry --run 1 --yes", 2, "", "run 1 is a retry: only failures of a replay")
 }
 
 // The outcome of a run is shown with the live outcome.
@@ -248,9 +238,9 @@ func TestOutcomes_ofRun_showLiveOutcome(t *testing.T) {
 	b.outcome(t, id, "applied")
 	b.db.Exec(t, `INSERT INTO outcomes SELECT event_id, 5, source, object, account, object_type, object_id, 'failed',
 		reason, version, decided_by, attempts, now() + interval '1 h', at, rule_version FROM outcomes`)
-	b.run(t, "outcomes", "list", "--run", "5").want(t, 0, "failed (live: applied)", "")
-	b.run(t, "outcomes", "list", "--run", "5", "-o", "json").want(t, 0, `"original":{"run":0,"status":"applied"}`, "")
-	b.run(t, "outcomes", "list", "--run", "0", "-o", "json").want(t, 0, `"original":null`, "")
+	b.want(t, "outcomes list --run 5", 0, "failed (live: applied)", "")
+	b.want(t, "outcomes list --run 5 -o json", 0, `"original":{"run":0,"status":"applied"}`, "")
+	b.want(t, "outcomes list --run 0 -o json", 0, `"original":null`, "")
 	r := b.run(t, "events", "show", "evt_1")
 	if r.want(t, 0, "the live outcome, applied", ""); strings.Contains(r.out, "next attempt") {
 		t.Error(r.out)
@@ -261,47 +251,33 @@ func TestSchedules_listShowRunPause(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
-	b.run(t, "schedules", "list").want(t, 0, "No schedules. They are defined in the configuration", "")
-	b.run(t, "schedules", "show", "nightly").want(t, 3, "", "schedule nightly: not found")
+	b.want(t, "schedules list", 0, "No schedules. They are defined in the configuration", "")
+	b.want(t, "schedules show nightly", 3, "", "schedule nightly: not found")
 	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: operations.Jobs, Logger: slog.New(slog.DiscardHandler),
 		Interval: time.Hour}
 	p.Replace([]runs.Schedule{{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "Europe/Berlin",
 		Overlap: runs.OverlapSkip, Missed: runs.MissedRun,
 		Parameters: map[string]string{"source": "stripe", "rate": "5"}}})
 	noError(t, p.Tick(t.Context()))
-	b.run(t, "schedules", "list").want(t, 0, "nightly   replay  30 3 * * *  Europe/Berlin  20", "")
-	b.run(t, "schedules", "show", "nightly").want(t, 0, "rate=5 source=stripe", "")
-	b.run(t, "schedules", "pause", "nightly").want(t, 0, "paused", "")
-	b.run(t, "schedules", "list").want(t, 0, "Europe/Berlin  paused", "")
-	b.run(t, "schedules", "run", "nightly", "--no-wait", "--idempotency-key", "build 7").want(t, 0,
-		"idempotency key  build 7", "")
+	b.want(t, "schedules list", 0, "nightly   replay  30 3 * * *  Europe/Berlin  20", "")
+	b.want(t, "schedules show nightly", 0, "rate=5 source=stripe", "")
+	b.want(t, "schedules pause nightly", 0, "paused", "")
+	b.want(t, "schedules list", 0, "Europe/Berlin  paused", "")
+	b.want(t, "schedules run nightly --no-wait --idempotency-key 'build 7'", 0, "idempotency key  build 7", "")
 	again := b.run(t, "schedules", "run", "nightly", "--no-wait", "--idempotency-key", "build 7")
 	again.want(t, 0, "Run 1 was created with this key before; no other run is created.", "")
-	b.run(t, "schedules", "run", "nightly", "--no-wait").want(t, 2, "", "run 1 of schedule nightly is still queued")
-	b.run(t, "schedules", "resume", "nightly").want(t, 0, "next", "")
-	b.run(t, "schedules", "list").want(t, 0, "run 1 queued", "")
-	b.run(t, "runs", "list", "--schedule", "nightly").want(t, 0, "nightly", "")
-	b.run(t, "runs", "list", "--schedule", "other").want(t, 0, "No runs.", "")
-	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--idempotency-key", "build 8", "--source", "stripe").want(t, 0,
-		"idempotency key", "")
-	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--idempotency-key", "build 8", "--source", "stripe").want(t, 0,
-		"Run 2 was created with this key before", "")
-	b.run(t, "replay", "--exact", "--yes", "--no-wait", "--idempotency-key", "build 8").want(t, 2, "",
-		"was used for run 2, which has other parameters (replay source=stripe)")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--idempotency-key", "build 9").want(t, 0, "idempotency key",
-		"")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--idempotency-key", "build 9").want(t, 0,
-		"was created with this key before", "")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait", "--idempotency-key", "build 9", "--yes").want(t, 2, "",
-		"which has other parameters (rebuild source=stripe)")
-	b.run(t, "rebuild", "--source", "stripe", "--no-wait").want(t, 2, "", "is an open rebuild of this source")
-	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--idempotency-key", "day 1", "--reason",
-		"the disk").want(t, 0, "idempotency key", "")
-	b.run(t, "retention", "run", "--bodies", "30", "--yes", "--no-wait", "--idempotency-key", "day 1").want(t, 0,
-		"was created with this key before", "")
-	b.run(t, "retention", "run", "--bodies", "31", "--yes", "--no-wait", "--idempotency-key", "day 1").want(t, 2, "",
-		"which has other parameters (retention bodies=30")
-	b.run(t, "retention", "run", "--bodies", "31", "--yes", "--no-wait").want(t, 2, "", "open already")
+	b.want(t, "schedules run nightly --no-wait", 2, "", "run 1 of schedule nightly is still queued")
+	b.want(t, "schedules resume nightly", 0, "next", "")
+	b.want(t, "schedules list", 0, "run 1 queued", "")
+	b.want(t, "runs list --schedule nightly", 0, "nightly", "")
+	b.want(t, "runs list --schedule other", 0, "No runs.", "")
+	for _, line := range []string{"replay --exact --yes --no-wait --source stripe", "rebuild --source stripe --no-wait",
+		"retention run --bodies 30 --yes --no-wait"} {
+		key := " --idempotency-key '" + line + "'"
+		b.want(t, line+key, 0, "idempotency key", "")
+		b.want(t, line+key, 0, "was created with this key before", "")
+	}
+	b.want(t, "rebuild --source stripe --no-wait", 2, "", "is an open rebuild of this source")
 	var s runs.ScheduleState
 	if r := b.run(t, "schedules", "show", "nightly", "-o", "json"); json.Unmarshal([]byte(r.out), &struct {
 		Last *int64 `json:"last_run"`
@@ -364,7 +340,7 @@ func TestRunsList_processedUnits_byJob(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1", "{}")
-	b.run(t, "replay", "--yes", "--no-wait").want(t, 0, "queued", "")
+	b.want(t, "replay --yes --no-wait", 0, "queued", "")
 	parseID := b.known.Number["stripe"]
 	b.db.Exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at) VALUES
 		('reconcile', jsonb_build_object('source', $1::int, 'scope', 'objects'), 'me', '', 'running', '',

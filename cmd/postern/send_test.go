@@ -211,7 +211,7 @@ func TestSend_countDuplicateShuffle(t *testing.T) {
 		t.Errorf("%d events, %d duplicates", len(g.ids), duplicates)
 	}
 	objects := map[string]bool{}
-	b.run(t, "send", "stripe", "customer.updated", "--count", "4", "--new-objects").want(t, 0, "false", "")
+	b.want(t, "send stripe customer.updated --count 4 --new-objects", 0, "false", "")
 	for _, id := range g.keys[9:] {
 		objects[id] = true
 	}
@@ -225,7 +225,7 @@ func TestSend_count_lastEventIsNow(t *testing.T) {
 	t.Parallel()
 	b, g := sendSetup(t)
 	began := time.Now().Truncate(time.Second)
-	b.run(t, "send", "stripe", "customer.updated", "--count", "4").want(t, 0, "false", "")
+	b.want(t, "send stripe customer.updated --count 4", 0, "false", "")
 	for i, at := range g.occurred {
 		if i > 0 && at.Sub(g.occurred[i-1]) != time.Second {
 			t.Errorf("event %d at %s, the one before at %s", i, at, g.occurred[i-1])
@@ -267,21 +267,19 @@ func TestSend_rejectedOrWrongUsage_explainsRemedy(t *testing.T) {
 	if r := b.run(t, "send", "stripe", "invoice.paid", "--tamper", "-o", "json"); r.out != "[]\n" {
 		t.Errorf("no receipts as JSON: %q", r.out)
 	}
-	b.run(t, "send", "stripe", "invoice.paid", "--secret", "whsec_wrong").want(t, 1, "",
+	b.want(t, "send stripe invoice.paid --secret whsec_wrong", 1, "",
 		"rejected with 401 Unauthorized: delivery not verified")
-	b.run(t, "send", "stripe", "invoice.paid", "--source", "other", "--secret", "x").want(t, 1, "",
-		"404 Not Found: unknown source")
-	b.run(t, "send", "stripe", "invoice.paid", "--source", "other").want(t, 2, "",
+	b.want(t, "send stripe invoice.paid --source other --secret x", 1, "", "404 Not Found: unknown source")
+	b.want(t, "send stripe invoice.paid --source other", 2, "",
 		"give it with --secret-file FILE, or name the configuration that has it with --config FILE")
-	b.run(t, "send", "stripe", "invoice.paid", "--source", "shopify").want(t, 2, "",
-		"source shopify is of provider shopify")
-	b.run(t, "send", "paypal", "x").want(t, 2, "", "is not known: name one of ")
-	b.run(t, "send", "stripe", "x.y").want(t, 2, "", "give a body with --data FILE")
-	b.run(t, "send", "stripe", "invoice.paid", "--count", "0").want(t, 2, "", "at least 1")
-	b.run(t, "send", "stripe", "invoice.paid", "--url", "ftp://x").want(t, 2, "", "is not a valid URL")
+	b.want(t, "send stripe invoice.paid --source shopify", 2, "", "source shopify is of provider shopify")
+	b.want(t, "send paypal x", 2, "", "is not known: name one of ")
+	b.want(t, "send stripe x.y", 2, "", "give a body with --data FILE")
+	b.want(t, "send stripe invoice.paid --count 0", 2, "", "at least 1")
+	b.want(t, "send stripe invoice.paid --url ftp://x", 2, "", "is not a valid URL")
 	b.run(t, "--dir", t.TempDir(), "send", "stripe", "invoice.paid").want(t, 1, "", "postern dev")
 	g.Close()
-	b.run(t, "send", "stripe", "invoice.paid").want(t, 1, "", "is the gateway running at this address?")
+	b.want(t, "send stripe invoice.paid", 1, "", "is the gateway running at this address?")
 }
 
 func TestSend_ownBodyToURL_isUnchanged(t *testing.T) {
@@ -350,13 +348,13 @@ func declared(t *testing.T, file string) (path string, g *gateway) {
 func TestProviders_listAndShow(t *testing.T) {
 	t.Parallel()
 	b := &testBundle{dir: t.TempDir()}
-	b.run(t, "providers", "list").want(t, 0, "stripe", "")
-	b.run(t, "provider", "list", "-o", "json").want(t, 0, `"name":"slack"`, "")
+	b.want(t, "providers list", 0, "stripe", "")
+	b.want(t, "provider list -o json", 0, `"name":"slack"`, "")
 	for _, p := range all.All() {
 		b.run(t, "providers", "show", p.Name()).want(t, 0, "provider: "+p.Name(), "")
 		b.run(t, "providers", "show", p.Name(), "-o", "json").want(t, 0, `"setup": "`, "")
 	}
-	b.run(t, "providers", "show", "nobody").want(t, 2, "", "name one of")
+	b.want(t, "providers show nobody", 2, "", "name one of")
 }
 
 func TestProvidersList_configuration_marksSourcesThatStoreTheirToken(t *testing.T) {

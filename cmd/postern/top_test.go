@@ -14,8 +14,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/telemetry/rates"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -91,10 +89,8 @@ stripe              1,254   1,200         50         0         2         1.5
 (unknown)            0.50       0          0         0         0        0.50
 
 no delivery since the start from 1 source`
-	if diff := cmp.Diff(want, strings.Join(fitLines(newFrame(&v, math.MaxInt, math.MaxInt), 200, 100),
-		"\n")); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "frame", want, strings.Join(fitLines(newFrame(&v, math.MaxInt, math.MaxInt), 200, 100),
+		"\n"))
 	small := fitLines(newFrame(&v, math.MaxInt, math.MaxInt), 20, 5)
 	if len(small) != 5 || small[0] != "postern top   12:00…" || !strings.HasPrefix(small[4], "... 18 lines more") {
 		t.Errorf("on a small screen: %q", small)
@@ -182,9 +178,7 @@ SOURCE, PER s      DELIVERIES  EVENTS  DUPLICATE  CONFLICT  REJECTED  NOT STORED
 16-source-with-a…      14,403   4,801      4,801     4,801     4,801       4,801
 ... 16 lines more: enlarge the window, or use --once`
 	got := fitLines(newFrame(&v, 80, screenRejections), 80, 24)
-	if diff := cmp.Diff(want, strings.Join(got, "\n")); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "frame", want, strings.Join(got, "\n"))
 	for _, l := range newFrame(&v, 80, screenRejections) {
 		if l := strings.TrimRight(l, " "); utf8.RuneCountInString(l) > 80 {
 			t.Errorf("wider than the screen: %q", l)

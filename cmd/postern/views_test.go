@@ -8,9 +8,9 @@ import (
 func TestViews_commands_sayWhatTheyDid(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.run(t, "views", "create", "stripe").want(t, 3, "", "source stripe has no objects yet")
+	b.want(t, "views create stripe", 3, "", "source stripe has no objects yet")
 	b.insertObject(t, "stripe", "", b.append(t, "stripe", "evt_1", "{}"))
-	b.run(t, "views", "list").want(t, 0, "No typed views", "")
+	b.want(t, "views list", 0, "No typed views", "")
 	for args, want := range map[string]string{
 		"create stripe --index name":             "--index needs a TYPE",
 		"create stripe --as name=text":           "--as needs a TYPE",
@@ -21,13 +21,13 @@ func TestViews_commands_sayWhatTheyDid(t *testing.T) {
 	} {
 		b.run(t, append([]string{"views"}, strings.Fields(args)...)...).want(t, 2, "", want)
 	}
-	b.run(t, "views", "create", "stripe", "customer", "--index", "name,id", "--as", "since=unix").want(t, 0,
+	b.want(t, "views create stripe customer --index name,id --as since=unix", 0,
 		"stripe  customer  stripe.customer  name, since", "")
-	b.run(t, "views", "list").want(t, 0, "stripe  customer  stripe.customer  2        name, id", "")
-	b.run(t, "views", "list", "shop", "-o", "json").want(t, 0, "[]", "")
-	b.run(t, "views", "update").want(t, 0, "No new fields.", "")
-	b.run(t, "views", "create", "stripe", "customer", "--as", "name=jsonb").want(t, 0, "stripe.customer",
+	b.want(t, "views list", 0, "stripe  customer  stripe.customer  2        name, id", "")
+	b.want(t, "views list shop -o json", 0, "[]", "")
+	b.want(t, "views update", 0, "No new fields.", "")
+	b.want(t, "views create stripe customer --as name=jsonb", 0, "stripe.customer",
 		"stripe.customer: column name exists already as text (text of at most 2000 bytes)")
-	b.run(t, "views", "drop", "stripe", "--yes").want(t, 0, "Dropped 1 view.", "")
-	b.run(t, "views", "drop", "stripe", "--yes").want(t, 3, "", "no such view; see postern views list")
+	b.want(t, "views drop stripe --yes", 0, "Dropped 1 view.", "")
+	b.want(t, "views drop stripe --yes", 3, "", "no such view; see postern views list")
 }
