@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -66,9 +65,7 @@ func (respondingProvider) Acknowledge(_ *provider.Source, d *provider.Delivery) 
 
 func TestChallenge_eachMethod_getsProviderResponse(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	pool, acquired := countingPool(t, db)
-	b := setupOn(t, db, func(o *ingest.Options) { o.Pool = pool })
+	b := setupIdle(t, nil, nil)
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		a := b.request(t, method, "/webhooks/polite?challenge=a%20b", &provider.Delivery{})
 		want := "polite a b"
@@ -103,9 +100,6 @@ func TestChallenge_eachMethod_getsProviderResponse(t *testing.T) {
 		t.Errorf("HEAD of an unknown source: %d", a.status)
 	}
 	b.wantCounter(t, 1, "postern_panics_total")
-	if n := acquired.Load(); n != 0 {
-		t.Errorf("%d database queries", n)
-	}
 }
 
 // A handshake gets its provider's response and is not stored; a forged one does not.

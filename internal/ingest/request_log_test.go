@@ -147,7 +147,7 @@ func TestAppender_batch_isOneLogLine(t *testing.T) {
 // However a client varies its requests, the number of series depends only on the configuration.
 func TestMetrics_hostileInput_addsNoSeries(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
+	b := setupIdle(t, nil, nil)
 	handler := b.server.Handler()
 	hostile := func(n int) {
 		for _, method := range []string{"POST", "GET", "HEAD", "PUT", "OPTIONS", fmt.Sprintf("M%d", n)} {
@@ -268,7 +268,7 @@ func TestLogSuppressor_floods_areFewLines(t *testing.T) {
 	t.Parallel()
 	const flood = 100
 	log, tune := captureLog(slog.LevelInfo)
-	b := setupIdle(t, testkit.Database(t), tune)
+	b := setupIdle(t, nil, tune)
 	handler := b.server.Handler()
 	wrong := b.invoice(t, 1)
 	wrong.Body = append(wrong.Body, ' ')
