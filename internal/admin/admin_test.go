@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -29,6 +30,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 type testBundle struct {
 	db      *testkit.DB
+	mu      sync.Mutex // for roles
+	roles   map[string]*pgxpool.Pool
 	known   events.Sources
 	handler http.Handler
 	ready   error
@@ -36,14 +39,25 @@ type testBundle struct {
 
 func setup(t *testing.T) *testBundle {
 	t.Helper()
-	b := &testBundle{db: testkit.Database(t)}
+	b := &testBundle{db: testkit.Database(t), roles: map[string]*pgxpool.Pool{}}
 	var err error
 	if b.known, err = events.RegisterSources(t.Context(), b.db.Pool,
 		map[string]string{"stripe": "stripe", "shop": "shopify"}); err != nil {
 		t.Fatal(err)
 	}
-	b.handler = b.serve(t, b.db.Role(t, "operator"))
+	b.handler = b.serve(t, b.role(t, "operator"))
 	return b
+}
+
+// role returns the pool of a role; all callers of a test share it.
+func (b *testBundle) role(t *testing.T, name string) *pgxpool.Pool {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.roles[name] == nil {
+		b.roles[name] = b.db.Role(t, name)
+	}
+	return b.roles[name]
 }
 
 func (b *testBundle) serve(t *testing.T, pool *pgxpool.Pool) http.Handler {
@@ -296,7 +310,7 @@ func TestHandler_foreignHost_isDenied(t *testing.T) {
 func TestHandler_databaseUnavailable_returns503(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	pool := b.db.Role(t, "operator")
+	pool := b.role(t, "operator")
 	b.handler = b.serve(t, pool)
 	b.db.Exec(t, `ALTER TABLE events RENAME TO elsewhere`)
 	if status, body := b.get(t, "/api/v1/events"); status != 500 || strings.Contains(fmt.Sprint(body), "relation") {

@@ -34,7 +34,7 @@ func TestSeparateApprovals_ownRequest_isDenied(t *testing.T) {
 			b := changing(t)
 			b.moreEffects(t)
 			h, _, _ := b.guarded(t, admin.Options{SeparateApprovals: c.separate})
-			pool := b.db.Role(t, "operator")
+			pool := b.role(t, "operator")
 			tokens := map[string]string{"ada": "Bearer " + token(t, pool, "ada", adminauth.Operator),
 				"bob":     "Bearer " + token(t, pool, "bob", adminauth.OperatorApprover),
 				"finance": "Bearer " + token(t, pool, "finance", adminauth.Approver)}

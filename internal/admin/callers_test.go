@@ -24,7 +24,7 @@ import (
 // guarded is a handler that requires tokens, with one token of each role.
 func (b *testBundle) guarded(t *testing.T, o admin.Options) (h http.Handler, reader, operator string) {
 	t.Helper()
-	pool := b.db.Role(t, "operator")
+	pool := b.role(t, "operator")
 	o.Pool, o.Logger, o.Tokens = pool, testkit.Logger(t), &adminauth.TokenCache{DB: pool}
 	o.Reprocessor = b.reprocessor(t)
 	o.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
@@ -72,8 +72,8 @@ func TestAuthorize_roles_limitRoutes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true})
-	approver := token(t, b.db.Role(t, "operator"), "finance", adminauth.Approver)
-	both := token(t, b.db.Role(t, "operator"), "lead", adminauth.OperatorApprover)
+	approver := token(t, b.role(t, "operator"), "finance", adminauth.Approver)
+	both := token(t, b.role(t, "operator"), "lead", adminauth.OperatorApprover)
 	decisions := []string{"/runs/1/approve", "/rebuilds/1/swap", "/effects/approve", "/effects/reject",
 		"/effects/1/approve", "/effects/1/reject", "/effects/1/resolve", "/effects/1/compensate"}
 	found := 0

@@ -42,7 +42,7 @@ func (b *testBundle) changed(t *testing.T, source, kind string, ids ...string) {
 
 func (b *testBundle) number(t *testing.T) {
 	t.Helper()
-	_, _, err := changes.Number(t.Context(), b.db.Role(t, "processor"))
+	_, _, err := changes.Number(t.Context(), b.role(t, "processor"))
 	must(t, err)
 }
 
@@ -192,7 +192,7 @@ func TestChanges_wrongRequests_areProblems(t *testing.T) {
 // feedServer serves the API with short time limits, which requests that wait must outlive.
 func (b *testBundle) feedServer(t *testing.T, o admin.Options) *httptest.Server {
 	t.Helper()
-	o.Pool, o.Logger = b.db.Role(t, "operator"), testkit.Logger(t)
+	o.Pool, o.Logger = b.role(t, "operator"), testkit.Logger(t)
 	o.Changes = changes.NewReader(o.Pool, o.Logger)
 	s := httptest.NewUnstartedServer(admin.New(o))
 	s.Config.ReadTimeout, s.Config.WriteTimeout = 500*time.Millisecond, 500*time.Millisecond
@@ -355,7 +355,7 @@ func TestChanges_revokedToken_endsWaiting(t *testing.T) {
 	b := setup(t)
 	_, token, _ := b.guarded(t, admin.Options{RequireTokens: true})
 	s := b.feedServer(t, admin.Options{RequireTokens: true,
-		Tokens: &adminauth.TokenCache{DB: b.db.Role(t, "operator")}})
+		Tokens: &adminauth.TokenCache{DB: b.role(t, "operator")}})
 	if res := openChanges(t, s, "", nil); res.StatusCode != 401 {
 		t.Errorf("without a token: %s", res.Status)
 	}

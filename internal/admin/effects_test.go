@@ -102,7 +102,7 @@ func (b *testBundle) invoices(t *testing.T, first, count int) {
 	for i, r := range receipts {
 		ids[i] = r[0].ID
 	}
-	p, err := apply.New(apply.Options{Pool: b.db.Role(t, "processor"), Settings: apply.DefaultSettings,
+	p, err := apply.New(apply.Options{Pool: b.role(t, "processor"), Settings: apply.DefaultSettings,
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Sources: map[string]apply.Source{"stripe": {Number: b.known.Number["stripe"],
 			Config: &provider.Source{Name: "stripe"}, Provider: stripe.Stripe{}}}})
@@ -132,7 +132,7 @@ effects:
 `), func(string) string { return "" })
 	must(t, err)
 	unknowing := b.handler
-	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t),
+	b.handler = admin.New(admin.Options{Pool: b.role(t, "operator"), Logger: testkit.Logger(t),
 		Ready: func(context.Context) error { return nil }, Endpoints: cfg.Endpoints, Rules: cfg.Rules})
 	const path = "/effects/backtest?rule=receipt&since=2020-01-01"
 	if status, body := b.get(t, "/api/v1"+path); status != 200 || body["dry_run"] != true ||

@@ -73,7 +73,7 @@ func TestRoutes_hostileParameters_areClientErrors(t *testing.T) {
 // walked is the API with all of its routes. A token is accepted and not required.
 func (b *testBundle) walked(t *testing.T) http.Handler {
 	t.Helper()
-	pool := b.db.Role(t, "operator")
+	pool := b.role(t, "operator")
 	return admin.New(admin.Options{Pool: pool, Logger: testkit.Logger(t), Tokens: &adminauth.TokenCache{DB: pool},
 		Ready:     func(context.Context) error { return nil },
 		Metrics:   http.NotFoundHandler(),

@@ -275,7 +275,7 @@ effects:
 	must(t, err)
 	t.Cleanup(conn.Close)
 	testkit.Eventually(t, 30*time.Second, func() error { return conn.Ensure(t.Context(), stream.DefaultLimits) })
-	return admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t), Stream: conn,
+	return admin.New(admin.Options{Pool: b.role(t, "operator"), Logger: testkit.Logger(t), Stream: conn,
 		Reprocessor: b.reprocessor(t), Endpoints: cfg.Endpoints,
 		Rules: cfg.Rules})
 }

@@ -234,7 +234,7 @@ func TestReconcile_apiThatCannotBeRead_isRejectedWithTheLineToAdd(t *testing.T) 
 	b := setup(t)
 	known, err := events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"code": "github", "own": "hmac"})
 	must(t, err)
-	processor := b.db.Role(t, "processor")
+	processor := b.role(t, "processor")
 	const (
 		stripe = "    provider: stripe\n    secrets: [{name: s, value: whsec_secret_of_a_test}]\n"
 		github = "    provider: github\n    secrets: [{name: s, value: secret_of_a_test}]\n"

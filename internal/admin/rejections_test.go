@@ -27,7 +27,7 @@ func testSource(secret string) *provider.Source {
 
 // reprocessor verifies rejections with testSecret.
 func (b *testBundle) reprocessor(t *testing.T) *operations.Reprocessor {
-	return &operations.Reprocessor{Pool: b.db.Role(t, "gateway"), Endpoints: func() []config.Endpoint {
+	return &operations.Reprocessor{Pool: b.role(t, "gateway"), Endpoints: func() []config.Endpoint {
 		return []config.Endpoint{{Provider: stripe.Stripe{}, Source: testSource(testSecret)}}
 	}}
 }
@@ -114,7 +114,7 @@ func TestRejections_reprocess_storesVerifiedOnce(t *testing.T) {
 		{`POST /rejections/verify {"reason": "wrong_signature"}`, "400 rejection_reason"},
 		{`POST /rejections/reprocess {"reason": "x", "ids": "one"}`, "400 not an id"},
 	})
-	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t)})
+	b.handler = admin.New(admin.Options{Pool: b.role(t, "operator"), Logger: testkit.Logger(t)})
 	for path, body := range map[string]string{"verify": "{}", "reprocess": `{"reason": "x"}`} {
 		status, p := b.post(t, "/api/v1/rejections/"+path, "application/json", body)
 		if status != http.StatusMisdirectedRequest || p["type"] != "urn:postern:problem:other-process" ||
@@ -135,7 +135,7 @@ func TestRejection_configuredSource_isExplained(t *testing.T) {
 	if status, body := b.get(t, "/api/v1/rejections/1"); status != 200 || body["verification"] != nil {
 		t.Errorf("without sources: %d %v", status, body)
 	}
-	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t),
+	b.handler = admin.New(admin.Options{Pool: b.role(t, "operator"), Logger: testkit.Logger(t),
 		Endpoints: b.reprocessor(t).Endpoints})
 	for id, texts := range map[string][]string{
 		"1": {"verified:true", "{timestamp}.{body} is signed", "SHA-256 ", "secret second matches a signature",

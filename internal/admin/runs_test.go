@@ -151,7 +151,7 @@ func TestDryRun_replay_listsDifferences(t *testing.T) {
 		!strings.Contains(p["detail"].(string), "this process has no sources") {
 		t.Errorf("%d %v", status, p)
 	}
-	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"),
+	b.handler = admin.New(admin.Options{Pool: b.role(t, "operator"),
 		Endpoints: (&config.Config{Sources: config.DemoSources()}).Endpoints})
 	status, p := b.post(t, "/api/v1/replays", kind, `{"dry_run": true, "source": "stripe"}`)
 	counts, _ := p["counts"].(map[string]any)
@@ -175,7 +175,7 @@ func TestDryRun_replay_listsDifferences(t *testing.T) {
 func TestDryRun_largeReplay_isBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"),
+	b.handler = admin.New(admin.Options{Pool: b.role(t, "operator"),
 		Endpoints: (&config.Config{Sources: config.DemoSources()}).Endpoints})
 	const kind, all = "application/json", `{"dry_run": true, "source": "stripe"}`
 	large := make([]events.Delivery, 34)
@@ -245,7 +245,7 @@ func TestRetry_params_startRun(t *testing.T) {
 // plan registers schedules, as a processor with them in its configuration does.
 func (b *testBundle) plan(t *testing.T, schedules ...runs.Schedule) {
 	t.Helper()
-	p := &runs.Planner{Pool: b.db.Role(t, "processor"), Jobs: operations.Jobs, Logger: slog.New(slog.DiscardHandler),
+	p := &runs.Planner{Pool: b.role(t, "processor"), Jobs: operations.Jobs, Logger: slog.New(slog.DiscardHandler),
 		Interval: time.Hour}
 	p.Replace(schedules)
 	must(t, p.Tick(t.Context()))

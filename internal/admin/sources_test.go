@@ -38,7 +38,7 @@ sources:
 	must(t, err)
 	b.db.Exec(t, `INSERT INTO source_types SELECT number, 'a', now() - interval '9 days', now() - interval '5 hours',
 		20, interval '2 hours', interval '0' FROM sources WHERE name = 'stripe'`)
-	h := admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Endpoints: cfg.Endpoints})
+	h := admin.New(admin.Options{Pool: b.role(t, "operator"), Endpoints: cfg.Endpoints})
 	res := request(h, http.MethodGet, "/api/v1/sources", "localhost")
 	var page struct{ Items []operations.Source }
 	must(t, json.Unmarshal(res.Body.Bytes(), &page))

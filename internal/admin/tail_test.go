@@ -21,7 +21,7 @@ import (
 // tailServer serves the API with short time limits, which a stream must outlive.
 func (b *testBundle) tailServer(t *testing.T, o admin.Options) (*httptest.Server, *operations.Follower) {
 	t.Helper()
-	o.Pool, o.Logger = b.db.Role(t, "operator"), testkit.Logger(t)
+	o.Pool, o.Logger = b.role(t, "operator"), testkit.Logger(t)
 	o.Follower = &operations.Follower{Pool: o.Pool, Logger: o.Logger, Interval: 20 * time.Millisecond}
 	s := httptest.NewUnstartedServer(admin.New(o))
 	s.Config.ReadTimeout, s.Config.WriteTimeout = 500*time.Millisecond, 500*time.Millisecond
@@ -122,7 +122,7 @@ func TestTail_revokedToken_endsStream(t *testing.T) {
 	b := setup(t)
 	_, token, _ := b.guarded(t, admin.Options{RequireTokens: true})
 	s, _ := b.tailServer(t, admin.Options{RequireTokens: true,
-		Tokens: &adminauth.TokenCache{DB: b.db.Role(t, "operator")}})
+		Tokens: &adminauth.TokenCache{DB: b.role(t, "operator")}})
 	if res, _ := openTail(t, s.URL, "", nil); res.StatusCode != 401 {
 		t.Errorf("without a token: %s", res.Status)
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,6 +66,7 @@ type testBundle struct {
 	client    *http.Client
 	registry  *prometheus.Registry
 	published chan stream.Event
+	samples   sync.Map // of a source, by its name: making them takes milliseconds
 }
 
 // wantPublished waits until that many events are published, which happens after the response.
@@ -183,7 +185,12 @@ func (b *testBundle) run(t testing.TB) {
 func (b *testBundle) sample(t testing.TB, source, eventType string, n int) provider.Sample {
 	t.Helper()
 	p := b.endpoints[source].Provider
-	for _, s := range p.Samples() {
+	samples, ok := b.samples.Load(source)
+	if !ok {
+		samples = p.Samples()
+		b.samples.Store(source, samples)
+	}
+	for _, s := range samples.([]provider.Sample) {
 		if s.Type != eventType {
 			continue
 		}

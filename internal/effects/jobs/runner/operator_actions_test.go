@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/rules"
@@ -32,11 +33,20 @@ func setupWithSource(t *testing.T, steps string) *fixture {
 	return b
 }
 
+// operator returns the operator's pool, which all calls share.
+func (b *fixture) operator(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	if b.operatorPool == nil {
+		b.operatorPool = b.db.Role(t, "operator")
+	}
+	return b.operatorPool
+}
+
 // asOperator runs a function as an operator.
 func (b *fixture) asOperator(t *testing.T, do func(context.Context, pgx.Tx) ([]effects.View,
 	error)) (all []effects.View, err error) {
 	t.Helper()
-	err = postgres.InTx(t.Context(), b.db.Role(t, "operator"), "test", time.Minute,
+	err = postgres.InTx(t.Context(), b.operator(t), "test", time.Minute,
 		func(ctx context.Context, tx pgx.Tx) (err error) {
 			all, err = do(ctx, tx)
 			return err
@@ -46,7 +56,7 @@ func (b *fixture) asOperator(t *testing.T, do func(context.Context, pgx.Tx) ([]e
 
 func (b *fixture) show(t *testing.T) effects.View {
 	t.Helper()
-	all, err := effects.Show(t.Context(), b.db.Role(t, "operator"), 1)
+	all, err := effects.Show(t.Context(), b.operator(t), 1)
 	must(t, err)
 	return all[0]
 }

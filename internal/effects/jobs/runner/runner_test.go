@@ -37,6 +37,7 @@ var quick = runner.Settings{PollEvery: 50 * time.Millisecond, LeaseMargin: 5 * t
 type fixture struct {
 	db           *testkit.DB
 	pool         *pgxpool.Pool
+	operatorPool *pgxpool.Pool
 	sink         *sink.Sink
 	rules        *effects.Rules
 	destinations []config.ResolvedDestination
