@@ -259,7 +259,8 @@ BEGIN
   -- Variables instead of a temporary table: the table's creator could have put a trigger on it,
   -- which would act as the owner of this function.
   SELECT coalesce(jsonb_agg(jsonb_build_object('source', k.source, 'account', k.account, 'object_type', k.object_type,
-    'object_id', k.object_id, 'any_version', k.any_version)), '[]')
+    'object_id', k.object_id, 'any_version', k.any_version)
+    ORDER BY k.source, k.account COLLATE "C", k.object_type COLLATE "C", k.object_id COLLATE "C"), '[]')
   INTO targets FROM (
     SELECT k.source, k.account, k.object_type, k.object_id, bool_or(k.any_version) AS any_version FROM (
       SELECT o.source, o.account, o.object_type, o.object_id, true AS any_version
@@ -268,6 +269,10 @@ BEGIN
       SELECT o.source, o.account, o.object_type, o.object_id, false
       FROM outcomes o WHERE o.event_id = ANY(new_events) AND o.object <> 0) k
     GROUP BY 1, 2, 3, 4) k;
+  -- The rows in the order in which all transactions lock them.
+  PERFORM FROM jsonb_to_recordset(targets) AS t(source int, account text, object_type text, object_id text)
+  CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = t.source AND o.account = t.account
+    AND o.object_type = t.object_type AND o.object_id = t.object_id LIMIT 1 FOR NO KEY UPDATE) o;
   FOREACH part IN ARRAY ARRAY['objects', 'staged_objects', 'retained_objects'] LOOP
     EXECUTE format($f$
       WITH cleared AS (

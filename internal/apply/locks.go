@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -62,6 +63,29 @@ SELECT count(pg_advisory_xact_lock(l)) FROM sources, unnest($1::bigint[]) AS l W
 func inTable(key int64, table versioning.ObjectTable) int64 {
 	const tableSeed = 0x5851f42d4c957f2d
 	return key ^ int64(table)*tableSeed
+}
+
+// tryLockSQL takes the locks that are free, and reports whether these are all.
+const tryLockSQL = `SELECT coalesce(bool_and(pg_try_advisory_xact_lock(l)), true) FROM unnest($1::bigint[]) AS l`
+
+// ErrLocked says that another transaction holds a lock of the events or of their objects.
+var ErrLocked = errors.New("an event or its object is locked")
+
+// tryLock is lock for a transaction that holds locks already. It waits for none, because it would
+// not take them in the order of all others. Errors: ErrLocked.
+func tryLock(ctx context.Context, tx pgx.Tx, table versioning.ObjectTable, batch []*event) error {
+	keys := make([]int64, 0, 2*len(batch))
+	for _, e := range batch {
+		keys = append(keys, inTable(e.lockKey, table), inTable(e.ev.ID, table))
+	}
+	var all bool
+	if err := tx.QueryRow(ctx, tryLockSQL, keys).Scan(&all); err != nil {
+		return fmt.Errorf("lock %d objects: %w", len(keys), err)
+	}
+	if !all {
+		return ErrLocked
+	}
+	return nil
 }
 
 // lock takes the locks of the events' objects in a table. A writer to the mirror first takes the

@@ -60,6 +60,20 @@ func TestApply_eventsOfTwoObjects_locksInOneOrder(t *testing.T) {
 	}
 }
 
+// Forwards lock rows of objects without their advisory locks. So all transactions lock the rows in
+// one order too.
+func TestApply_eventsOfTwoObjects_writesInOrderOfKeys(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	p := b.Applier(t, nil)
+	first, second := applied.ThingEvent(0, "a"), applied.ThingEvent(1, "b")
+	must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{first, second}))
+	first.ID, second.ID = 11, 10 // the same states again
+	b.CheckLockOrder(t, "objects", "object_id", "obj_a", func() error {
+		return p.Apply(t.Context(), events.LiveRun, []stream.Event{second, first})
+	})
+}
+
 // No two transactions apply to one object at the same time, not even with a shared lock.
 func TestApply_objectLockedShared_waits(t *testing.T) {
 	t.Parallel()

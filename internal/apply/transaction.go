@@ -21,6 +21,8 @@ type transaction struct {
 	to    Target
 	tx    pgx.Tx
 	batch []*event
+	// holdsLocks: the caller's transaction holds locks already.
+	holdsLocks bool
 	// rules are the rules that see the changes, nil if there are none. They may be replaced at any
 	// time, so a transaction loads them once.
 	rules *effects.Rules
@@ -57,9 +59,9 @@ func (a *Applier) commit(ctx context.Context, to Target, batch []*event) error {
 }
 
 // ApplyInTx applies events of the log to a table separate from the mirror, in the caller's
-// transaction. It needs no other connection, so the caller may hold locks. The target has no guard.
-// An event that cannot be read or applied gets an outcome that says so; after an error the caller
-// must roll back.
+// transaction. It needs no other connection, so the caller may hold locks, and waits for none. The
+// target has no guard. An event that cannot be read or applied gets an outcome that says so; after
+// an error the caller must roll back. Errors: ErrLocked.
 func (a *Applier) ApplyInTx(ctx context.Context, tx pgx.Tx, to Target, ids []int64) error {
 	recs, err := events.Read(ctx, tx, ids, events.UnlimitedBody)
 	if err != nil {
@@ -73,7 +75,7 @@ func (a *Applier) ApplyInTx(ctx context.Context, tx pgx.Tx, to Target, ids []int
 	if batch = slices.DeleteFunc(batch, to.excludes); err != nil || len(batch) == 0 {
 		return err
 	}
-	return (&transaction{Applier: a, to: to, tx: tx, batch: batch, startedAt: time.Now()}).run(ctx)
+	return (&transaction{Applier: a, to: to, tx: tx, batch: batch, holdsLocks: true, startedAt: time.Now()}).run(ctx)
 }
 
 // run takes the steps of a transaction, for every target in the same order. Each step says for
@@ -107,6 +109,9 @@ func (t *transaction) checkGuard(ctx context.Context) error { return t.to.guard(
 
 // lockObjects locks the sources and the objects of the events.
 func (t *transaction) lockObjects(ctx context.Context) error {
+	if t.holdsLocks {
+		return tryLock(ctx, t.tx, t.to.table(), t.batch)
+	}
 	return lock(ctx, t.tx, t.to.table(), t.batch, !t.to.live())
 }
 

@@ -45,18 +45,12 @@ const (
 	// then planned in order, so that a newer effect can supersede an older one.
 	forwardLockSQL = `SELECT pg_advisory_xact_lock(1886352245, 0)`
 
-	// lockRevisionsSQL keeps objects from changing until their revisions are planned. A redaction
-	// then clears the planned effects, or the effects are planned with what it left.
-	lockRevisionsSQL = `
-SELECT count(*) FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS d(source, account, object_type, object_id)
-CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = d.source AND o.account = d.account
-	AND o.object_type = d.object_type AND o.object_id = d.object_id LIMIT 1 FOR SHARE) o`
-
 	// These two are planned at each execution, as sentSQL is.
 	forwardRowsSQL = `
 SELECT batch, sources, accounts, types, ids FROM outbox WHERE forward_pending ORDER BY batch LIMIT $1`
 
-	forwardPlannedSQL = `UPDATE outbox SET forward_pending = false WHERE batch = ANY($1::bigint[])`
+	forwardPlannedSQL = lockedRows + `
+UPDATE outbox o SET forward_pending = false FROM locked l WHERE o.batch = l.batch`
 )
 
 // run plans until ctx ends. A process without forwards leaves the rows to others.
@@ -145,17 +139,18 @@ func (f *forwarder) objectsOf(rules *effects.Rules, rows []outboxRow) (objects [
 	return objects, batches
 }
 
-// revisions locks objects and returns the effects that forward their current revisions. An object
-// that is no longer stored has nothing to forward.
+// revisions locks objects, so that they do not change until their revisions are planned, and
+// returns the effects that forward their current revisions. A redaction then clears the planned
+// effects, or the effects are planned with what it left. An object that is no longer stored has
+// nothing to forward.
 func (f *forwarder) revisions(ctx context.Context, tx pgx.Tx, rules *effects.Rules, objects []announcedObject) (
 	all []effects.PlannedEffect, err error) {
 	keys, batches := make([]versioning.Key, len(objects)), make(map[versioning.Key]int64, len(objects))
 	for i, o := range objects {
 		keys[i], batches[o.Key] = o.Key, o.batch
 	}
-	locked := versioning.KeyArgs(keys, func(k versioning.Key) versioning.Key { return k })
-	if _, err := tx.Exec(ctx, lockRevisionsSQL, locked...); err != nil {
-		return nil, fmt.Errorf("lock %d objects to forward: %w", len(keys), err)
+	if err := versioning.LockRows(ctx, tx, keys); err != nil {
+		return nil, err
 	}
 	found, err := readCurrent(ctx, tx, keys)
 	if err != nil {

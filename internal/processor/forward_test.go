@@ -1,6 +1,7 @@
 package processor_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -90,6 +91,31 @@ func TestForwards_otherType_isNotPending(t *testing.T) {
 	must(t, p.Apply(t.Context(), events.LiveRun, b.AppendEvents(t, b.Source, []sim.Event{revise("a", 1)})))
 	equal(t, "pending rows", "0 of 1",
 		b.DB.QueryStrings(t, `SELECT count(*) FILTER (WHERE forward_pending) || ' of ' || count(*) FROM outbox`)[0])
+}
+
+// Each writer of several rows of the outbox locks them in the order of their numbers, whatever
+// order its plan finds them in.
+func TestOutbox_eachWriter_locksInOrder(t *testing.T) {
+	t.Parallel()
+	for name, write := range map[string]func(context.Context, *processor.Processor) error{
+		"forwards": func(ctx context.Context, p *processor.Processor) error {
+			return errOf(processor.PlanForwards(ctx, p))
+		},
+		"sender": func(ctx context.Context, p *processor.Processor) error {
+			return processor.MarkSent(p)(ctx, map[int64]uint64{1: 1, 2: 2, 3: 3})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			p := b.processor(t, nil, nil)
+			p.ReplaceRules(forwardRule("thing"))
+			b.DB.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, created_at, forward_pending)
+				SELECT '{}', '{}', '{}', '{}', now(), true FROM generate_series(1, 3)`)
+			b.DB.Exec(t, `UPDATE outbox SET numbered = true WHERE batch = 1`) // it comes last in the table now
+			b.CheckLockOrder(t, "outbox", "batch", "1", func() error { return write(t.Context(), p) })
+		})
+	}
 }
 
 // Processes that apply and plan at the same time end with the latest revision of each object. The

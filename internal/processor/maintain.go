@@ -13,8 +13,12 @@ import (
 
 // deleteSentChangesSQL keeps a change whose forwards are not planned. Without forwards in the
 // configuration, no process plans them, so the row is deleted after a week.
-const deleteSentChangesSQL = `DELETE FROM outbox WHERE sent_at < clock_now() - $1::interval AND numbered
-	AND (NOT forward_pending OR sent_at < clock_now() - interval '7 days')`
+const deleteSentChangesSQL = `
+WITH locked AS MATERIALIZED (
+  SELECT o.batch FROM outbox o WHERE o.sent_at < clock_now() - $1::interval AND o.numbered
+    AND (NOT o.forward_pending OR o.sent_at < clock_now() - interval '7 days') ORDER BY o.batch FOR UPDATE SKIP LOCKED
+)
+DELETE FROM outbox o USING locked l WHERE o.batch = l.batch`
 
 const vacuumOutboxSQL = `VACUUM (SKIP_LOCKED) outbox`
 

@@ -196,18 +196,25 @@ func (s *sender) publish(ctx context.Context, changes []objectChange, batches []
 	return acks, nil
 }
 
+// lockedRows selects rows of the outbox in the order in which all transactions lock them. Without
+// it, an UPDATE locks rows in the order in which its plan finds them.
+const lockedRows = `
+WITH locked AS MATERIALIZED (
+  SELECT o.batch FROM outbox o WHERE o.batch = ANY($1::bigint[]) ORDER BY o.batch FOR UPDATE
+)`
+
 // sentSQL is planned at each execution: a cached plan, made while the outbox was small, would read
 // all of it until the next VACUUM.
-const sentSQL = `
-UPDATE outbox o SET sent_at = clock_now(), sequence = d.sequence FROM unnest($1::bigint[], $2::bigint[]) AS d(batch,
-	sequence) WHERE o.batch = d.batch`
+const sentSQL = lockedRows + `
+UPDATE outbox o SET sent_at = clock_now(), sequence = d.sequence
+FROM unnest($1::bigint[], $2::bigint[]) AS d(batch, sequence) JOIN locked USING (batch) WHERE o.batch = d.batch`
 
 // markSent records batches as sent, with the sequence of their last message.
 func (s *sender) markSent(ctx context.Context, done map[int64]uint64) error {
 	if len(done) == 0 {
 		return nil
 	}
-	ids := slices.Sorted(maps.Keys(done)) // in one order, as other writers lock them
+	ids := slices.Collect(maps.Keys(done))
 	sequences := make([]int64, len(ids))
 	for i, id := range ids {
 		sequences[i] = int64(done[id])
@@ -247,7 +254,9 @@ func (s *sender) check(ctx context.Context) error {
 const lastSentSQL = `SELECT batch, sequence FROM outbox WHERE sent_at IS NOT NULL ORDER BY sequence DESC, batch DESC
 	LIMIT 1`
 
-const unsendSQL = `UPDATE outbox SET sent_at = NULL, sequence = NULL WHERE sent_at IS NOT NULL`
+const unsendSQL = `
+WITH locked AS MATERIALIZED (SELECT o.batch FROM outbox o WHERE o.sent_at IS NOT NULL ORDER BY o.batch FOR UPDATE)
+UPDATE outbox o SET sent_at = NULL, sequence = NULL FROM locked l WHERE o.batch = l.batch`
 
 // checkForLoss checks whether the stream still has the last sent change. If not, all retained rows
 // are sent again.

@@ -1,6 +1,7 @@
 package rebuild_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/apply"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -145,6 +147,52 @@ func TestSwap_batchLocked_appliesOtherObjects(t *testing.T) {
 		t.Errorf("%v, and the event of b has repaired it", ended.Counts)
 	}
 	must(t, <-applied)
+	b.checkMirror(t, b.mirrorFromLog(t, nil, 2000))
+}
+
+// A swap writes its objects with several statements, and locks their rows in the order of their
+// keys before.
+func TestSwap_rowsOfSeveralParts_lockedInOrderOfKeys(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	r := newRand(t, 74)
+	b.applyLiveShuffled(t, r, b.append(t, r, b.source, []sim.Event{thingEvent("a", 1, "a@else.org"),
+		thingEvent("b", 1, "b@else.org"), thingEvent("c", 1, "c@else.org")}))
+	b.exec(t, `UPDATE objects SET state = '{"damaged": true}' WHERE object_id <> 'b'`)
+	b.exec(t, `UPDATE objects SET rule_version = 0 WHERE object_id = 'b'`)
+	b.start(t, "one", nil, rebuild.DefaultSettings)
+	b.log.CheckLockOrder(t, "objects", "object_id", "a", func() error {
+		if swapped := b.rebuildAndSwap(t, b.source).Counts[rebuild.Swapped]; swapped != 2 {
+			return fmt.Errorf("%d objects swapped", swapped)
+		}
+		return nil
+	})
+}
+
+// A redaction locks an event that was applied live while the swap's transaction began, and waits
+// for the event's object. The swap does not wait for the event under its locks.
+func TestSwap_newerEventLocked_doesNotDeadlock(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	r := newRand(t, 76)
+	b.applyLiveShuffled(t, r, b.append(t, r, b.source, []sim.Event{thingEvent("a", 1, "a@else.org")}))
+	b.exec(t, `UPDATE objects SET state = '{"damaged": true}'`)
+	rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: quickSettings()}
+	redacts, err := b.db.Pool.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = redacts.Rollback(context.Background()) }() // after a commit it does nothing
+	execSQL(t, redacts, `SET LOCAL deadlock_timeout = '1ms'`)     // it is the one that fails
+	rebuild.BeforeLock(rebuilds, sync.OnceFunc(func() {
+		ids := b.append(t, r, b.source, []sim.Event{thingEvent("a", 2, "b@else.org")})
+		applied.Apply(t, b.applier(t, nil), events.LiveRun, ids)
+		execSQL(t, redacts, `SELECT pg_advisory_xact_lock($1::bigint # 6364136223846793005)`, ids[0])
+	}))
+	b.startRunner(t, "one", rebuilds)
+	run := b.request(t, rebuild.Params{Source: b.source, Swap: true})
+	b.awaitBlocked(t, redacts)
+	execSQL(t, redacts, `SELECT pg_advisory_xact_lock(object) FROM outcomes WHERE object <> 0`)
+	must(t, redacts.Commit(t.Context()))
+	b.awaitRun(t, run, done)
 	b.checkMirror(t, b.mirrorFromLog(t, nil, 2000))
 }
 

@@ -160,7 +160,9 @@ func (w *work) stageLocked(ctx context.Context, tx pgx.Tx, b *batch) error {
 	}
 	to := w.retryTarget()
 	to.Staging.Guard = nil // the transaction ends with the run's lease
-	if err := w.Applier.ApplyInTx(ctx, tx, to, u.newer); err != nil {
+	if err := w.Applier.ApplyInTx(ctx, tx, to, u.newer); errors.Is(err, apply.ErrLocked) {
+		return errNotStaged // stageNewer waits without locks
+	} else if err != nil {
 		return fmt.Errorf("stage %d events: %w", len(u.newer), err)
 	}
 	var unfinished bool

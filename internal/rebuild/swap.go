@@ -261,6 +261,10 @@ func (w *work) swapInTx(ctx context.Context, tx pgx.Tx, b *batch, counts map[str
 	if err := w.stageLocked(ctx, tx, b); err != nil {
 		return err
 	}
+	rows := slices.SortedFunc(slices.Values(b.keys), versioning.Key.Compare)
+	if err := versioning.LockRows(ctx, tx, rows); err != nil {
+		return err
+	}
 	columns := []any{b.accounts, b.types, b.ids}
 	if _, err := tx.Exec(ctx, updateRuleVersionSQL, slices.Concat([]any{w.params.Source}, columns)...); err != nil {
 		return fmt.Errorf("update rule versions: %w", err)

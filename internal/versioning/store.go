@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -259,9 +260,27 @@ WHERE (o.overwritten_at, o.version_final, o.version_at, o.version_seen, o.versio
 
 var saves = statements("postern_save", saveSQL)
 
-// Save writes objects, each at most once, and sets their revisions. After an error the caller must
-// roll the transaction back.
+// lockRowsSQL locks rows one after the other, in the order of its arguments.
+const lockRowsSQL = `
+SELECT count(*) FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS d(source, account, object_type, object_id)
+CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = d.source AND o.account = d.account
+	AND o.object_type = d.object_type AND o.object_id = d.object_id LIMIT 1 FOR NO KEY UPDATE) o`
+
+// LockRows locks the rows of some objects of the mirror until the transaction ends. All
+// transactions lock these rows in the order of Key.Compare, as Save does, so that they cannot
+// deadlock. keys are in this order.
+func LockRows(ctx context.Context, tx pgx.Tx, keys []Key) error {
+	args := KeyArgs(keys, func(k Key) Key { return k })
+	if _, err := tx.Exec(ctx, lockRowsSQL, args...); err != nil {
+		return fmt.Errorf("lock the rows of %d objects: %w", len(keys), err)
+	}
+	return nil
+}
+
+// Save writes objects, each at most once and in the order of LockRows, and sets their revisions.
+// After an error the caller must roll the transaction back.
 func Save(ctx context.Context, tx pgx.Tx, into ObjectTable, objs []*Object) error {
+	objs = slices.SortedFunc(slices.Values(objs), func(a, b *Object) int { return a.Compare(b.Key) })
 	p, err := saveParams(tx.Conn(), into, objs)
 	if err != nil {
 		return err

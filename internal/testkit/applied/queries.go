@@ -92,3 +92,30 @@ func (l *Log) AwaitLockWait(t testing.TB, ended <-chan error) {
 		return nil
 	})
 }
+
+// CheckLockOrder locks the row of a table whose column has the value first. It checks that do waits
+// for it, and locks no other row of the table before it.
+func (l *Log) CheckLockOrder(t testing.TB, table, column, first string, do func() error) {
+	t.Helper()
+	where := " FROM " + table + " WHERE " + column + "::text "
+	tx := testkit.OpenTx(t, l.DB.Pool, "SELECT"+where+"= $1 FOR SHARE", first)
+	ended := make(chan error, 1)
+	go func() { ended <- do() }()
+	testkit.Eventually(t, MaxWait, func() error {
+		select {
+		case err := <-ended:
+			t.Fatalf("it did not wait for the row (%v)", err)
+		default:
+		}
+		if len(l.DB.QueryStrings(t, `SELECT pid::text FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`,
+			tx.Conn().PgConn().PID())) == 0 {
+			return errors.New("no transaction waits for the row")
+		}
+		return nil
+	})
+	others := l.DB.QueryStrings(t, "SELECT "+column+"::text"+where+"<> $1 ORDER BY 1", first)
+	free := l.DB.QueryStrings(t, "SELECT "+column+"::text"+where+"<> $1 ORDER BY 1 FOR UPDATE SKIP LOCKED", first)
+	testkit.Equal(t, "rows of "+table+" that are not locked", others, free)
+	testkit.Must(t, tx.Rollback(t.Context()))
+	testkit.Must(t, <-ended)
+}
