@@ -63,6 +63,17 @@ func (a *Applier) CachedSource(number int32) (name string, configured bool) {
 	return name, configured
 }
 
+// ConfiguredSources returns the numbers of the configured sources.
+func (a *Applier) ConfiguredSources() []int32 {
+	a.sources.mu.Lock()
+	defer a.sources.mu.Unlock()
+	numbers := make([]int32, 0, len(a.sources.configured))
+	for _, s := range a.sources.configured {
+		numbers = append(numbers, s.Number)
+	}
+	return numbers
+}
+
 // FindSource is like CachedSource, but reads the sources again if the number is unknown. ok says
 // that the source is configured, so that its events can be read.
 func (a *Applier) FindSource(ctx context.Context, number int32) (name string, ok bool, err error) {

@@ -15,7 +15,8 @@ import (
 
 // forwarder plans the effects that forward changes to the addresses of the configuration. It reads
 // the rows of the outbox that are still to be forwarded, of every writer: an apply transaction, a
-// redaction, a rebuild or an announcement. It plans them and marks the rows in one transaction.
+// redaction, a rebuild or an announcement. It plans them and marks the rows in one transaction. It
+// leaves rows with a source that this process does not have to processes that have it.
 type forwarder struct {
 	p *Processor
 	// due tells run that a transaction has added changes.
@@ -47,7 +48,8 @@ const (
 
 	// These two are planned at each execution, as sentSQL is.
 	forwardRowsSQL = `
-SELECT batch, sources, accounts, types, ids FROM outbox WHERE forward_pending ORDER BY batch LIMIT $1`
+SELECT batch, sources, accounts, types, ids FROM outbox WHERE forward_pending AND sources <@ $2::int[]
+ORDER BY batch LIMIT $1`
 
 	forwardPlannedSQL = lockedRows + `
 UPDATE outbox o SET forward_pending = false FROM locked l WHERE o.batch = l.batch`
@@ -83,7 +85,8 @@ func (f *forwarder) plan(ctx context.Context) (more bool, err error) {
 		if _, err := tx.Exec(ctx, forwardLockSQL); err != nil {
 			return fmt.Errorf("lock forwards: %w", err)
 		}
-		rows, err := readOutbox(ctx, tx, forwardRowsSQL, pgx.QueryExecModeExec, forwardRows)
+		rows, err := readOutbox(ctx, tx, forwardRowsSQL, pgx.QueryExecModeExec, forwardRows,
+			f.p.ConfiguredSources())
 		if more = len(rows) == forwardRows; err != nil || len(rows) == 0 {
 			return err
 		}

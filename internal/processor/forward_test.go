@@ -93,6 +93,29 @@ func TestForwards_otherType_isNotPending(t *testing.T) {
 		b.DB.QueryStrings(t, `SELECT count(*) FILTER (WHERE forward_pending) || ' of ' || count(*) FROM outbox`)[0])
 }
 
+// A process leaves the changes of a source that it does not have, as during a change of the
+// configuration, to those that have the source.
+func TestForwards_sourceNotConfigured_staysPending(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.processor(t, nil, nil)
+	added := b.AddSource(t, "added")
+	now := b.processor(t, nil, nil)
+	old.ReplaceRules(forwardRule("thing"))
+	now.ReplaceRules(effects.NewRules([]*rules.Rule{{Name: "forward-new", On: rules.OnRevision, Version: 1,
+		Forwards: []rules.Selector{{Source: "added", Type: "*"}},
+		Steps:    []rules.Step{{Name: "send", Destination: "forward-new"}}}}))
+	must(t, now.Apply(t.Context(), events.LiveRun, b.AppendEvents(t, added, []sim.Event{revise("a", 1)})))
+	must(t, now.Apply(t.Context(), events.LiveRun, b.AppendEvents(t, b.Source, []sim.Event{revise("b", 1)})))
+	b.DB.Exec(t, `UPDATE outbox SET forward_pending = true`) // as a process with both forwards writes them
+	b.planForwards(t, old)
+	equal(t, "planned by the process without the source", []string{"forward-app:" + applied.SourceName +
+		"/thing/b:1 planned 1"}, b.forwarded(t))
+	b.planForwards(t, now)
+	equal(t, "keys", []string{"forward-app", "forward-new"},
+		b.DB.QueryStrings(t, `SELECT split_part(key, ':', 1) FROM effects ORDER BY 1`))
+}
+
 // Each writer of several rows of the outbox locks them in the order of their numbers, whatever
 // order its plan finds them in.
 func TestOutbox_eachWriter_locksInOrder(t *testing.T) {
