@@ -9,7 +9,8 @@ CREATE TABLE feed_cursors (
   created_at   timestamptz NOT NULL,
   moved_at     timestamptz NOT NULL,
   moved_by     text NOT NULL,
-  behind_since timestamptz
+  behind_since timestamptz,
+  by_reader    boolean NOT NULL DEFAULT false
 )
 WITH (fillfactor = 50);
 COMMENT ON TABLE feed_cursors IS
@@ -24,6 +25,8 @@ COMMENT ON COLUMN feed_cursors.moved_at IS 'Time at which the reader last report
 COMMENT ON COLUMN feed_cursors.moved_by IS 'Actor that last reported.';
 COMMENT ON COLUMN feed_cursors.behind_since IS
   'Time since which the cursor stands still with unread changes. Processors set it, and a report clears it.';
+COMMENT ON COLUMN feed_cursors.by_reader IS
+  'The last report is by a token below operator. No other such token may move the cursor.';
 
 ALTER TABLE feed_cursors OWNER TO postern_maintenance;
 GRANT SELECT, INSERT, UPDATE, DELETE ON feed_cursors TO postern_operator;

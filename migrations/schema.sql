@@ -1666,7 +1666,8 @@ CREATE TABLE postern.feed_cursors (
     created_at timestamp with time zone NOT NULL,
     moved_at timestamp with time zone NOT NULL,
     moved_by text NOT NULL,
-    behind_since timestamp with time zone
+    behind_since timestamp with time zone,
+    by_reader boolean DEFAULT false NOT NULL
 )
 WITH (fillfactor='50');
 
@@ -1689,6 +1690,8 @@ COMMENT ON COLUMN postern.feed_cursors.moved_at IS 'Time at which the reader las
 COMMENT ON COLUMN postern.feed_cursors.moved_by IS 'Actor that last reported.';
 
 COMMENT ON COLUMN postern.feed_cursors.behind_since IS 'Time since which the cursor stands still with unread changes. Processors set it, and a report clears it.';
+
+COMMENT ON COLUMN postern.feed_cursors.by_reader IS 'The last report is by a token below operator. No other such token may move the cursor.';
 
 CREATE TABLE postern.idempotency_keys (
     scope text NOT NULL,

@@ -474,19 +474,30 @@ func TestFeedCursors_reports_moveCursor(t *testing.T) {
 	}
 }
 
-// A reader's token reports progress, and may do nothing else.
+// A reader's token reports its own progress, and may do nothing else. A cursor that an operator has
+// set is that of the next reader who reports.
 func TestFeedCursors_readersToken_mayReport(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	h, token, _ := b.guarded(t, admin.Options{RequireTokens: true})
-	header := http.Header{"Authorization": {"Bearer " + token}}
-	for _, c := range []struct {
-		method, path, body string
-		want               int
-	}{{http.MethodPut, "/feed-cursors/shop", `{}`, 200}, {http.MethodPost, "/feed-cursors/shop/remove", `{}`, 403},
-		{http.MethodPost, "/feed-epochs", `{"reason": "why"}`, 403}, {http.MethodGet, "/feed-cursors/shop", "", 200}} {
+	h, own, operator := b.guarded(t, admin.Options{RequireTokens: true})
+	pool := b.db.Role(t, "operator")
+	tokens := map[string]string{"shop": own, "operator": operator,
+		"other": token(t, pool, "other", adminauth.Approver)}
+	for i, c := range []struct {
+		by, method, path, body string
+		want                   int
+	}{{"shop", http.MethodPut, "/feed-cursors/shop", `{}`, 200},
+		{"shop", http.MethodPost, "/feed-cursors/shop/remove", `{}`, 403},
+		{"shop", http.MethodPost, "/feed-epochs", `{"reason": "why"}`, 403},
+		{"shop", http.MethodGet, "/feed-cursors/shop", "", 200},
+		{"other", http.MethodPut, "/feed-cursors/shop", `{"after": "latest"}`, 403},
+		{"shop", http.MethodPut, "/feed-cursors/shop", `{}`, 200},
+		{"operator", http.MethodPut, "/feed-cursors/shop", `{}`, 200},
+		{"other", http.MethodPut, "/feed-cursors/shop", `{}`, 200},
+		{"shop", http.MethodPut, "/feed-cursors/shop", `{}`, 403}} {
+		header := http.Header{"Authorization": {"Bearer " + tokens[c.by]}}
 		if res, _ := send(h, c.method, c.path, c.body, header); res.Code != c.want {
-			t.Errorf("%s %s: %s", c.method, c.path, responseText(res))
+			t.Errorf("%d: %s %s by %s: %s", i, c.method, c.path, c.by, responseText(res))
 		}
 	}
 	if res, _ := send(h, http.MethodPut, "/feed-cursors/shop", `{}`, nil); res.Code != 401 {

@@ -136,8 +136,8 @@ func requireJSON(next echo.HandlerFunc) echo.HandlerFunc {
 // request's idempotency key, if it has one.
 func (h *handler) requesterOf(c echo.Context) operations.Requester {
 	sender, claim := callerOf(c), claimOf(c)
-	by := operations.Requester{Separate: h.SeparateApprovals, Actor: adminauth.Actor{Name: sender.name,
-		Via: adminauth.ViaLoopback, Address: c.Request().RemoteAddr}}
+	by := operations.Requester{Role: sender.role, Separate: h.SeparateApprovals, Actor: adminauth.Actor{
+		Name: sender.name, Via: adminauth.ViaLoopback, Address: c.Request().RemoteAddr}}
 	switch {
 	case sender.name != "" && sender.console:
 		by.Via = adminauth.ViaConsole

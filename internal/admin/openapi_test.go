@@ -266,7 +266,7 @@ func (s *schemas) responses(r route, ok object) object {
 		onlyPOST := slices.Contains([]string{"role", "own-request", "idempotency-key", "in-flight", "key-reused"}, name)
 		onlyDryRun := slices.Contains([]string{"busy", "too-many"}, name)
 		if name == "cursor-ended" && r.path != "/changes" && r.method != http.MethodPut ||
-			name == "cursor-back" && r.method != http.MethodPut {
+			slices.Contains([]string{"cursor-back", "other-reader"}, name) && r.method != http.MethodPut {
 			continue
 		}
 		if name == "other-process" && !slices.Contains(gatewayRoutes, r.path) {

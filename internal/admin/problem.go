@@ -77,6 +77,9 @@ var problemTypes = map[string]problemType{
 			"--dry-run."},
 	"streams": {http.StatusServiceUnavailable, "no more streams",
 		"Too many clients follow events or changes in this process already, or the process stops. Try again later."},
+	"other-reader": {http.StatusForbidden, "the cursor of another reader",
+		"Another token reports this feed cursor. Report under a name of your own. If your token replaces that one, " +
+			"ask an operator to set the cursor once (postern feed set NAME); the next token that reports then has it."},
 	"cursor-back": {http.StatusConflict, "the cursor is further",
 		"A report would move a feed cursor back. Read after the stored cursor, or set `rewind`."},
 	"cursor-ended": {http.StatusGone, "the cursor has ended",
@@ -133,6 +136,8 @@ func Describe(err error) *Problem {
 		return NewProblem("too-many", err.Error())
 	case errors.Is(err, operations.ErrNoReprocessor):
 		return NewProblem("other-process", err.Error())
+	case errors.Is(err, changes.ErrOtherReader):
+		return NewProblem("other-reader", "")
 	case errors.Is(err, changes.ErrCursorBack):
 		return NewProblem("cursor-back", err.Error())
 	case errors.Is(err, changes.ErrCursorEnded):

@@ -21,6 +21,9 @@ const maxCursors = 1000
 var ErrCursorBack = errors.New("the cursor is further already: another reader uses it, or this one repeats an old " +
 	"report. To read changes again, set rewind")
 
+// ErrOtherReader means that the cursor belongs to another reader.
+var ErrOtherReader = errors.New("another reader uses this feed cursor")
+
 var cursorName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
 
 // NamedCursor is a cursor that Postern keeps for a reader.
@@ -71,17 +74,19 @@ FROM feed_cursors c `
 
 	showCursorSQL = cursorColumns + `WHERE c.name = $1`
 
-	lockCursorSQL = `SELECT c.epoch, c.number, c.moved_by FROM feed_cursors c WHERE c.name = $1 FOR UPDATE`
+	lockCursorSQL = `
+SELECT c.epoch, c.number, c.moved_by, c.by_reader FROM feed_cursors c WHERE c.name = $1 FOR UPDATE`
 
 	insertCursorSQL = `
-INSERT INTO feed_cursors AS c (name, epoch, number, stalls_after, created_at, moved_at, moved_by)
-SELECT $1, $2, $3, $4, clock_now(), clock_now(), $5 WHERE (SELECT count(*) FROM feed_cursors) < $6
+INSERT INTO feed_cursors AS c (name, epoch, number, stalls_after, created_at, moved_at, moved_by, by_reader)
+SELECT $1, $2, $3, $4, clock_now(), clock_now(), $5, $7 WHERE (SELECT count(*) FROM feed_cursors) < $6
 ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, number = excluded.number, moved_at = excluded.moved_at,
-  moved_by = excluded.moved_by`
+  moved_by = excluded.moved_by, by_reader = excluded.by_reader`
 
 	moveCursorSQL = `
 UPDATE feed_cursors c SET epoch = $2, number = $3, stalls_after = CASE WHEN $6 THEN $4 ELSE c.stalls_after END,
-  moved_at = clock_now(), moved_by = $5, behind_since = CASE WHEN (c.epoch, c.number) = ($2, $3) THEN c.behind_since END
+  moved_at = clock_now(), moved_by = $5, by_reader = $7,
+  behind_since = CASE WHEN (c.epoch, c.number) = ($2, $3) THEN c.behind_since END
 WHERE c.name = $1`
 
 	removeCursorSQL = `DELETE FROM feed_cursors c WHERE c.name = $1`
@@ -146,11 +151,14 @@ type CursorReport struct {
 	// Rewind allows a position before the stored one.
 	Rewind bool
 	By     string
+	// ByReader: By is a token below operator. It may not move a cursor that another such token
+	// moved last. After a report of an operator, the next reader who reports has the cursor.
+	ByReader bool
 }
 
 // MoveCursor stores a position under a name, for which it makes a cursor if there is none. It
 // reports whether the audit must have an entry: the cursor was moved back, or another caller moved
-// it before. Errors: events.ErrInvalid, ErrCursorEnded, ErrCursorBack.
+// it before. Errors: events.ErrInvalid, ErrCursorEnded, ErrCursorBack, ErrOtherReader.
 func MoveCursor(ctx context.Context, tx pgx.Tx, r CursorReport) (audited bool, err error) {
 	if !cursorName.MatchString(r.Name) {
 		return false, fmt.Errorf("%w: a cursor's name has up to 63 characters a-z 0-9 . _ -, and begins with a letter "+
@@ -158,10 +166,14 @@ func MoveCursor(ctx context.Context, tx pgx.Tx, r CursorReport) (audited bool, e
 	}
 	var stored Cursor
 	var movedBy string
-	err = tx.QueryRow(ctx, lockCursorSQL, r.Name).Scan(&stored.Epoch, &stored.Number, &movedBy)
+	var byReader bool
+	err = tx.QueryRow(ctx, lockCursorSQL, r.Name).Scan(&stored.Epoch, &stored.Number, &movedBy, &byReader)
 	exists := err == nil
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return false, err
+	}
+	if r.ByReader && byReader && movedBy != r.By {
+		return false, ErrOtherReader
 	}
 	feed, err := ReadFeed(ctx, tx) // after the lock: it must not be older than the stored cursor
 	if err != nil {
@@ -188,10 +200,11 @@ func MoveCursor(ctx context.Context, tx pgx.Tx, r CursorReport) (audited bool, e
 	}
 	if exists {
 		_, err = tx.Exec(ctx, moveCursorSQL, r.Name, at.Epoch, at.Number, positive(r.StallsAfter), r.By,
-			r.StallsAfter != nil)
+			r.StallsAfter != nil, r.ByReader)
 		return audited, err
 	}
-	tag, err := tx.Exec(ctx, insertCursorSQL, r.Name, at.Epoch, at.Number, positive(r.StallsAfter), r.By, maxCursors)
+	tag, err := tx.Exec(ctx, insertCursorSQL, r.Name, at.Epoch, at.Number, positive(r.StallsAfter), r.By, maxCursors,
+		r.ByReader)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = fmt.Errorf("%w: there are %d feed cursors already: remove unused ones with postern feed "+
 			"remove", events.ErrInvalid, maxCursors)

@@ -18,6 +18,8 @@ import (
 // Requester requests a change.
 type Requester struct {
 	adminauth.Actor
+	// Role is that of the actor's token.
+	Role adminauth.Role
 	// Separate: an actor may not approve what he requested (approvals.separate).
 	Separate bool
 	// StoreResult stores the result in the transaction of the change, for a request with an

@@ -25,11 +25,13 @@ type FeedCursorParams struct {
 
 // SetFeedCursor stores how far a reader has processed the changes. A reader's report of progress,
 // which is frequent, has no audit entry. A command has one, and so has a report that moves a cursor
-// back, or that of another token than before. Errors:
-// events.ErrInvalid, changes.ErrCursorEnded, changes.ErrCursorBack.
+// back, or that of another token than before. A token below operator may not move a cursor of
+// another one. Errors: events.ErrInvalid, changes.ErrCursorEnded, changes.ErrCursorBack,
+// changes.ErrOtherReader.
 func SetFeedCursor(ctx context.Context, pool *pgxpool.Pool, p FeedCursorParams,
 	by Requester) (*changes.NamedCursor, error) {
-	r := changes.CursorReport{Name: p.Name, Rewind: p.Rewind, By: cmp.Or(by.Name, string(by.Via))}
+	r := changes.CursorReport{Name: p.Name, Rewind: p.Rewind, By: cmp.Or(by.Name, string(by.Via)),
+		ByReader: by.Verified() && !by.Role.Includes(adminauth.Operator)}
 	if p.After != nil {
 		if r.Latest = *p.After == latestChange; !r.Latest {
 			after, err := changes.ParseCursor(*p.After)
