@@ -1,14 +1,18 @@
 package admin_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -73,6 +77,40 @@ func TestSeparateApprovals_ownRequest_isDenied(t *testing.T) {
 						(SELECT action || ' ' || actor FROM audit WHERE run = 1 ORDER BY id)`))
 			}
 		})
+	}
+}
+
+// With approvals.separate, the token that requested what stored an event may not approve the
+// effects of the event, although they are live.
+func TestSeparateApprovals_eventOfOwnRequest_isDenied(t *testing.T) {
+	t.Parallel()
+	b := changing(t)
+	h, _, _ := b.guarded(t, admin.Options{SeparateApprovals: true})
+	ada := "Bearer " + token(t, b.role(t, "operator"), "ada", adminauth.Operator)
+	b.db.Exec(t, `INSERT INTO audit (actor, via, address, action, target, reason, run)
+		VALUES ('ada', 'token', '', 'reconcile', '', '', 7)`)
+	for i, c := range []struct {
+		origin, verification string
+		want                 int
+	}{
+		{"reconcile", `{"scheme": "api", "requested_by": "token ada, from 192.0.2.1:1"}`, 403},
+		{"webhook", `{"scheme": "hmac", "reprocessed_by": "token ada, from 192.0.2.1:1"}`, 403},
+		{"reconcile", `{"scheme": "api", "run": 7}`, 403},
+		{"reconcile", `{"scheme": "api", "run": 8}`, 200},
+		{"reconcile", `{"scheme": "api", "requested_by": "token adam, from 192.0.2.1:1"}`, 200},
+		{"import", `{"scheme": "api", "requested_by": "token ada, from 192.0.2.1:1"}`, 200},
+		{"webhook", `{"scheme": "hmac"}`, 200},
+	} {
+		receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.known.Number["stripe"],
+			ReceivedAt: time.Now(), Origin: c.origin, Headers: []byte(`{}`), Verification: []byte(c.verification),
+			Body: []byte(`{}`), Events: []provider.Event{{Key: fmt.Sprint("own", i), Type: "order.updated"}}}})
+		must(t, err)
+		b.db.Exec(t, `UPDATE effects SET state = 'awaiting_approval', due = NULL, run = 0, event_id = $1
+			WHERE effect = 1`, receipts[0][0].ID)
+		res := postAs(h, "/api/v1/effects/1/approve", `{"reason": "agreed"}`, "", ada)
+		if res.Code != c.want {
+			t.Errorf("%s %s: %s", c.origin, c.verification, responseText(res))
+		}
 	}
 }
 

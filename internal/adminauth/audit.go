@@ -40,12 +40,15 @@ func (p Actor) Verified() bool { return p.Name != "" && (p.Via == ViaToken || p.
 func (p Actor) String() string {
 	switch p.Via {
 	case ViaToken, ViaConsole:
-		return "token " + p.Name + ", from " + p.Address
+		return tokenText(p.Name) + p.Address
 	case ViaLoopback:
 		return "admin API, from " + p.Address
 	}
 	return p.Name
 }
+
+// tokenText begins the description of an actor with a token.
+func tokenText(name string) string { return "token " + name + ", from " }
 
 // AuditEntry is one entry of the audit.
 type AuditEntry struct {
@@ -107,6 +110,35 @@ func RequestedRun(ctx context.Context, db postgres.DB, actor Actor, runs ...int6
 		return 0, fmt.Errorf("find the requests of %s: %w", actor.Name, err)
 	}
 	return run, nil
+}
+
+// requestedEventsSQL reads who requested the refetch or the reprocessing that stored events, and
+// the runs that stored them. An imported event names actors and runs of another instance.
+const requestedEventsSQL = `
+SELECT e.id, starts_with(coalesce(e.verification ->> 'requested_by', e.verification ->> 'reprocessed_by', ''), $2),
+  CASE WHEN jsonb_typeof(e.verification -> 'run') = 'number' THEN (e.verification -> 'run')::bigint ELSE 0 END
+FROM events e WHERE e.id = ANY($1::bigint[]) AND e.origin <> 'import'`
+
+// RequestedEvent returns one of the events that was stored because an actor requested it, 0 for
+// none, and the runs that stored the others. Only actors with a token are compared.
+func RequestedEvent(ctx context.Context, db postgres.DB, actor Actor, ids []int64) (event int64, runs []int64,
+	err error) {
+	if !actor.Verified() || len(ids) == 0 {
+		return 0, nil, nil
+	}
+	var id, run int64
+	var requested bool
+	err = postgres.ForEach(ctx, db, requestedEventsSQL, []any{ids, tokenText(actor.Name)}, []any{&id, &requested,
+		&run}, func() error {
+		if runs = append(runs, run); requested {
+			event = id
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, nil, fmt.Errorf("find who requested events: %w", err)
+	}
+	return event, runs, nil
 }
 
 // truncate shortens a long text, such as a list of ids.

@@ -350,8 +350,10 @@ type Console struct {
 // Approvals says who may approve runs and effects.
 type Approvals struct {
 	// Separate: true requires a second person. The token that requested a run may not approve this
-	// run, swap its rebuild, or approve, resolve or compensate effects that the run planned. It
-	// compares names of tokens, so it has no effect on callers without a token and on commands.
+	// run, swap its rebuild, or approve, resolve or compensate effects that the run planned. The
+	// same holds for the effects of an event that its reconciliation, manual refetch or
+	// reprocessing of a rejection stored. It compares names of tokens, so it has no effect on
+	// callers without a token and on commands.
 	Separate bool `yaml:"separate"`
 }
 

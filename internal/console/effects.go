@@ -118,7 +118,7 @@ func effectPage(ctx context.Context, r *request) (*view, error) {
 		b.Text = "The template data was redacted, or cleared by retention. No request can be rendered any more."
 	}
 	v.Blocks = append(v.Blocks, b)
-	return v, r.separateApprovals(ctx, v, operations.EffectRuns(&e.Effect)...)
+	return v, r.separateApprovals(ctx, v, operations.EffectOrigin(*e))
 }
 
 func reasonTone(s effects.State) string {

@@ -32,14 +32,31 @@ type ReasonParams struct {
 	Reason string `json:"reason,omitzero"`
 }
 
-// OwnRequest returns why an actor may not decide about what one of the runs does, or nil: he
-// requested that run, and both are known by their tokens. Run 0 is that of live events and has no
-// requester. Errors: adminauth.ErrOwnRequest.
-func OwnRequest(ctx context.Context, db postgres.DB, by Requester, runs ...int64) error {
+// Origin is what a thing to decide about came from.
+type Origin struct {
+	// Runs are the runs that made it. Run 0 is that of live events and has no requester.
+	Runs []int64
+	// Events are the events that made it.
+	Events []int64
+}
+
+// OwnRequest returns why an actor may not decide about a thing, or nil: he requested one of its
+// runs, or what stored one of its events, and both are known by their tokens. Errors:
+// adminauth.ErrOwnRequest.
+func OwnRequest(ctx context.Context, db postgres.DB, by Requester, of Origin) error {
 	if !by.Separate {
 		return nil
 	}
-	run, err := adminauth.RequestedRun(ctx, db, by.Actor, runs...)
+	event, runs, err := adminauth.RequestedEvent(ctx, db, by.Actor, of.Events)
+	if err != nil {
+		return err
+	}
+	if event != 0 {
+		return fmt.Errorf("%w: the token %s requested what stored event %d, a refetch or a reprocessing, and with "+
+			"approvals.separate its requester may not approve what follows. Ask somebody with another token of the "+
+			"role approver or operator", adminauth.ErrOwnRequest, by.Name, event)
+	}
+	run, err := adminauth.RequestedRun(ctx, db, by.Actor, append(runs, of.Runs...)...)
 	if err != nil || run == 0 {
 		return err
 	}

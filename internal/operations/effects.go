@@ -139,16 +139,14 @@ func ResolveEffect(ctx context.Context, pool *pgxpool.Pool, ids []int64, p Resol
 // them too.
 var ownEffectChanges = []string{"reject", "retry"}
 
-// effectRuns returns the runs that planned effects, or that repeated them.
-func effectRuns(all []effects.View) (runs []int64) {
+// EffectOrigin returns the runs that planned or repeated effects, and the events that they follow.
+func EffectOrigin(all ...effects.View) (of Origin) {
 	for i := range all {
-		runs = append(runs, EffectRuns(&all[i].Effect)...)
+		e := &all[i].Effect
+		of.Runs, of.Events = append(of.Runs, e.Run, int64(e.Forced)), append(of.Events, e.Event)
 	}
-	return runs
+	return of
 }
-
-// EffectRuns returns the runs that planned an effect, or that repeated it.
-func EffectRuns(e *effects.Effect) []int64 { return []int64{e.Run, int64(e.Forced)} }
 
 // MaxChangedEffects is the maximum number of effects that one request changes.
 const MaxChangedEffects = 100
@@ -169,7 +167,7 @@ func changeEffects(ctx context.Context, pool *pgxpool.Pool, ids []int64, name st
 		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) ([]effects.View, error) {
 			all, err := do(ctx, tx)
 			if err == nil && !slices.Contains(ownEffectChanges, name) {
-				err = OwnRequest(ctx, tx, by, effectRuns(all)...)
+				err = OwnRequest(ctx, tx, by, EffectOrigin(all...))
 			}
 			if err != nil {
 				return nil, err
