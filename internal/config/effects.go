@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -126,7 +127,8 @@ type EffectStep struct {
 	// server may have accepted the mail, and Postern cannot ask the server. The step therefore
 	// behaves as with at_most_once.
 	Mail EffectMail `yaml:"mail,omitempty"`
-	// Headers are the headers of the call.
+	// Headers are the headers of the call. A credential belongs into the destination. The rule's
+	// page and the API show the values of Accept, Accept-Language and Content-Type only.
 	Headers map[string]string `yaml:"headers,omitempty"`
 	// Forward: true sends the change as the body: {"type": "TYPE.changed", "timestamp", "data":
 	// {"old", "new", "object", "event"}}. A service in any language can process it. Give the
@@ -333,6 +335,25 @@ func (b *ruleBuilder) text(path, text string, scope rules.Scope) *rules.Text {
 	return t
 }
 
+// shownHeaders are the headers of calls whose values readers of a rule see. Others may be secret.
+var shownHeaders = []string{"Accept", "Accept-Language", "Content-Type"}
+
+// withoutHeaders returns the rule without the values of headers that may be secret.
+func (e *Effect) withoutHeaders() *Effect {
+	shown := *e
+	shown.Steps = slices.Clone(e.Steps)
+	for i := range shown.Steps {
+		s := &shown.Steps[i]
+		s.Headers = maps.Clone(s.Headers)
+		for name := range s.Headers {
+			if !slices.Contains(shownHeaders, http.CanonicalHeaderKey(name)) {
+				s.Headers[name] = "(not shown)"
+			}
+		}
+	}
+	return &shown
+}
+
 // compile checks a rule. The rule is complete only if the error is nil.
 func (e *Effect) compile(path, name string, c *Config) (*rules.Rule, error) {
 	b := &ruleBuilder{}
@@ -373,7 +394,7 @@ func (e *Effect) compile(path, name string, c *Config) (*rules.Rule, error) {
 		}
 		scope.Steps[s.Name] = s.captureNames()
 	}
-	text, err := yaml.Marshal(e)
+	text, err := yaml.Marshal(e.withoutHeaders())
 	r.Configuration = string(text)
 	return r, errors.Join(append(b.errs, err)...)
 }

@@ -102,6 +102,26 @@ func TestEffects_yaml_becomesRules(t *testing.T) {
 	}
 }
 
+// Readers of a rule see no value of a header that may be secret. Calls have it.
+func TestEffects_headers_areNotShown(t *testing.T) {
+	t.Parallel()
+	c, err := parseEffects(strings.Replace(anEffect, "        capture: {message: id}",
+		"        headers: {X-Hook: hunter2, content-type: text/x-mail}\n        capture: {message: id}", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := c.Rules()[0]
+	if text := r.Configuration; strings.Contains(text, "hunter2") || !strings.Contains(text, "X-Hook") ||
+		!strings.Contains(text, "text/x-mail") {
+		t.Error(text)
+	}
+	data := &rules.TemplateData{New: map[string]any{"id": "in_1", "total": 1, "email": ""}}
+	got, err := r.Steps[0].Do.Render(data, "")
+	if err != nil || got.Headers["X-Hook"] != "hunter2" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // Errors in a rule are reported with their line.
 func TestEffects_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()

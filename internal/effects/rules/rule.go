@@ -37,7 +37,7 @@ type Rule struct {
 	// started step.
 	Supersede bool
 	Steps     []Step
-	// Configuration is the rule as YAML, with its defaults and without secrets.
+	// Configuration is the rule as YAML, with its defaults and without the values of headers.
 	Configuration string
 }
 
