@@ -129,8 +129,17 @@ func Create(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error
 			return nil, err
 		}
 		var out []Result
-		for _, objectType := range slices.Sorted(maps.Keys(types)) {
-			result, err := c.view(ctx, schema, objectType, types[objectType])
+		var samples [][]seenField
+		names := slices.Sorted(maps.Keys(types))
+		for _, objectType := range names {
+			seen, err := c.sample(ctx, objectType, types[objectType])
+			if err != nil {
+				return nil, err
+			}
+			samples = append(samples, seen)
+		}
+		for i, objectType := range names {
+			result, err := c.view(ctx, schema, objectType, samples[i])
 			if err != nil {
 				return nil, err
 			}
@@ -147,10 +156,11 @@ func Create(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error
 }
 
 // Update adds columns for new fields to the views of a source, or of all. The results are the views
-// with new columns or notes.
+// with new columns or notes. It reads all samples before it locks a view.
 func Update(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error) {
 	return inChange(ctx, pool, "views update", r, func(ctx context.Context, c *change) (out []Result, err error) {
 		var types map[string][]string
+		var lockViews []func() (*Result, error)
 		source := ""
 		for _, v := range c.have {
 			if v.Source != source {
@@ -164,7 +174,15 @@ func Update(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error
 			if types[v.ObjectType] == nil {
 				continue
 			}
-			result, err := c.view(ctx, v.Schema, v.ObjectType, types[v.ObjectType])
+			of := *c
+			seen, err := of.sample(ctx, v.ObjectType, types[v.ObjectType])
+			if err != nil {
+				return nil, err
+			}
+			lockViews = append(lockViews, func() (*Result, error) { return of.view(ctx, v.Schema, v.ObjectType, seen) })
+		}
+		for _, lockView := range lockViews {
+			result, err := lockView()
 			if err != nil {
 				return nil, err
 			}
@@ -289,13 +307,19 @@ func (c *change) createSchema(ctx context.Context, schema string) error {
 	return nil
 }
 
-// view creates the view of a type, or adds the columns that it lacks.
-func (c *change) view(ctx context.Context, schema, objectType string, accounts []string) (*Result, error) {
+// sample reads the fields of a type.
+func (c *change) sample(ctx context.Context, objectType string, accounts []string) ([]seenField, error) {
 	seen, err := readFields(ctx, c, c.number, objectType, accounts)
 	if err != nil {
 		return nil, fmt.Errorf("read fields of type %s: %w", objectType, err)
 	}
-	out := &Result{View: View{number: c.number, Source: c.Source, ObjectType: objectType, Schema: schema,
+	return seen, nil
+}
+
+// view creates the view of a type, or adds the columns that it lacks. It locks the view until the
+// transaction ends.
+func (c *change) view(ctx context.Context, schema, objectType string, seen []seenField) (out *Result, err error) {
+	out = &Result{View: View{number: c.number, Source: c.Source, ObjectType: objectType, Schema: schema,
 		Columns: []Column{}, Indexes: []string{}}, Added: []Column{}, Notes: []string{}}
 	i := slices.IndexFunc(c.have, func(v View) bool { return v.Source == c.Source && v.ObjectType == objectType })
 	if out.Created = i < 0; !out.Created {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -348,6 +349,37 @@ func TestUpdate_newFields_keepWhatExists(t *testing.T) {
 	}
 	equal(t, "audit", []string{"views create shop.thing", "views create stripe.thing", "views create stripe.thing",
 		"views update stripe.thing"}, b.QueryStrings(t, `SELECT action || ' ' || target FROM audit ORDER BY 1`))
+}
+
+// While an update reads the sample of one view, readers of the others do not wait.
+func TestUpdate_readsSample_locksNoView(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "stripe", "stripe")
+	b.put(t, "stripe", "first", "1", `{}`)
+	b.put(t, "stripe", "second", "1", `{}`)
+	b.create(t, views.Request{Source: "stripe"})
+	b.put(t, "stripe", "first", "1", `{"new": true}`)
+	b.put(t, "stripe", "second", "1", `{"new": "wait"}`)
+	b.Exec(t, `CREATE OR REPLACE FUNCTION as_numeric(field text) RETURNS numeric LANGUAGE plpgsql IMMUTABLE AS $$
+		BEGIN PERFORM pg_advisory_xact_lock(4711) WHERE field = 'wait'; RETURN NULL; END $$`)
+	holds := testkit.OpenTx(t, b.Pool, `SELECT pg_advisory_xact_lock(4711)`)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := views.Update(t.Context(), b.owner, views.Request{Actor: me})
+		ended <- err
+	}()
+	testkit.Eventually(t, time.Minute, func() error {
+		if len(b.QueryStrings(t, `SELECT pid::text FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`,
+			holds.Conn().PgConn().PID())) == 0 {
+			return errors.New("the update reads no sample yet")
+		}
+		return nil
+	})
+	equal(t, "locks of views", []string{"0"}, b.QueryStrings(t, `SELECT count(*)::text FROM pg_locks
+		WHERE relation IN ('stripe.first'::regclass, 'stripe.second'::regclass) AND mode = 'AccessExclusiveLock'`))
+	testkit.Must(t, holds.Rollback(t.Context()))
+	testkit.Must(t, <-ended)
+	equal(t, "columns", []string{"new boolean"}, b.layout(t, "stripe.first")[len(b.layout(t, "stripe.first"))-1:])
 }
 
 func (b *bench) list(t *testing.T, source string) []views.View {
