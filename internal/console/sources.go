@@ -175,9 +175,10 @@ func (r *request) secretsBlock(s *operations.SourceDetail) block {
 	}
 	if len(strip) > 1 {
 		var titles []string
+		hour := r.now.UTC().Truncate(time.Hour) // the counted hours are those of UTC
 		for i := range activity.SecretHours {
-			titles = append(titles, r.now.In(r.zone).Add(time.Duration(i+1-activity.SecretHours)*time.Hour).
-				Format("15:00"))
+			titles = append(titles, hour.Add(time.Duration(i+1-activity.SecretHours)*time.Hour).In(r.zone).
+				Format("15:04"))
 		}
 		b.Chart = newChart("Verified deliveries by secret and hour", titles, strip)
 	}

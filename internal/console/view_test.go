@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/postern-gateway/postern/internal/activity"
+	"github.com/postern-gateway/postern/internal/operations"
 )
 
 func TestVisible_hiddenCharacters_areShownByCode(t *testing.T) {
@@ -89,5 +92,19 @@ func TestNewDocument_largeAndDeepBodies_areCut(t *testing.T) {
 		if size := len(fmt.Sprint(d.Text)); size > 2*maxDocumentBytes {
 			t.Errorf("%s: shows %d bytes", name, size)
 		}
+	}
+}
+
+// Hours are counted in UTC. In a zone with half hours, they begin at half past.
+func TestSecretsBlock_zoneWithHalfHours_namesStartsOfHours(t *testing.T) {
+	t.Parallel()
+	zone, err := time.LoadLocation("Asia/Kolkata")
+	must(t, err)
+	r := &request{zone: zone, now: time.Date(2026, 11, 27, 10, 40, 0, 0, time.UTC)}
+	hours := make([]int64, activity.SecretHours)
+	b := r.secretsBlock(&operations.SourceDetail{SecretUses: []activity.SecretUse{{Secret: "a", Hours: hours},
+		{Secret: "b", Hours: hours}}})
+	if b.Chart.From != "16:30" || b.Chart.To != "15:30" {
+		t.Errorf("from %s to %s", b.Chart.From, b.Chart.To)
 	}
 }
