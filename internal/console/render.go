@@ -176,7 +176,7 @@ func problemView(r *request, p *admin.Problem) *view {
 		v.Notes[0].Text += visible(reasonText(r))
 		back := link("Back to the page", r.page())
 		v.Notes[0].Link = &back
-		if p.Status >= http.StatusInternalServerError && r.URL.Path == changePath {
+		if p.Status >= http.StatusInternalServerError && r.URL.Path == changePath && r.c.checkForm(r) == nil {
 			v.Blocks = append(v.Blocks, block{Actions: []action{repeatAction(r)}})
 		}
 	} else if r.Method == http.MethodGet && p.Status >= http.StatusInternalServerError {

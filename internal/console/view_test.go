@@ -2,11 +2,15 @@ package console
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/activity"
+	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/operations"
 )
 
@@ -106,5 +110,21 @@ func TestSecretsBlock_zoneWithHalfHours_namesStartsOfHours(t *testing.T) {
 		{Secret: "b", Hours: hours}}})
 	if b.Chart.From != "16:30" || b.Chart.To != "15:30" {
 		t.Errorf("from %s to %s", b.Chart.From, b.Chart.To)
+	}
+}
+
+// After a failure, the console offers to send a form again only if it made the form for this
+// session.
+func TestProblemView_formOfOtherSession_isNotRepeated(t *testing.T) {
+	t.Parallel()
+	for token, want := range map[string]int{"mine": 1, "of another session": 0, "": 0} {
+		form := url.Values{"form_token": {token}, "path": {"/api/v1/replays"}, "label": {"Replay"}}
+		hr := httptest.NewRequest(http.MethodPost, changePath, strings.NewReader(form.Encode()))
+		hr.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		must(t, hr.ParseForm())
+		r := &request{Request: hr, c: &Console{}, who: operator{formToken: "mine"}, zone: time.UTC}
+		if v := problemView(r, admin.NewProblem("unavailable", "")); len(v.Blocks) != want {
+			t.Errorf("%q: %d forms, want %d", token, len(v.Blocks), want)
+		}
 	}
 }
