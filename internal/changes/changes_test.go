@@ -373,3 +373,31 @@ func TestReadPage_manyObjects_readsItsRows(t *testing.T) {
 		}
 	})
 }
+
+// The pages of all readers who wait share a budget, so that they do not fill the memory.
+func TestWait_manyReaders_getSmallPages(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	pool := db.Role(t, "processor")
+	for i := range 4 {
+		must(t, change(t.Context(), db.Pool, fmt.Sprint(i)))
+	}
+	db.Exec(t, `UPDATE objects SET state = jsonb_build_object('text', (SELECT string_agg(md5(n::text), '')
+		FROM generate_series(1, 3000) n))`)
+	numberAll(t, pool)
+	r := changes.NewReader(db.Role(t, "operator"), nil)
+	defer r.Close()
+	for _, want := range []struct{ readers, items int }{{1, 4}, {500, 1}} {
+		for range want.readers - 1 {
+			leave, err := r.Join()
+			must(t, err)
+			defer leave()
+		}
+		leave, err := r.Join()
+		must(t, err)
+		page, err := r.Wait(t.Context(), changes.Query{Limit: 10, States: true, MaxBytes: 8 << 20})
+		leave()
+		must(t, err)
+		equal(t, fmt.Sprint("items with ", want.readers, " readers"), want.items, len(page.Items))
+	}
+}

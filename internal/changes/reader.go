@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -23,6 +24,10 @@ const (
 	maxReads    = 2
 	readTimeout = 30 * time.Second
 	maxWaiting  = 500
+	// waitingBytes is the sum of the states on the pages of all readers who wait, at most. A page
+	// has at least minPageBytes.
+	waitingBytes = 64 << 20
+	minPageBytes = 128 << 10
 )
 
 // Errors of Reader.Join.
@@ -97,6 +102,14 @@ func (r *Reader) Join() (leave func(), err error) {
 	}, nil
 }
 
+// pageBytes returns the bytes of states on the page of a reader who waits: fewer while many wait. It
+// is a power of two, so that readers of the same page still share one read.
+func (r *Reader) pageBytes() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return max(minPageBytes, 1<<(bits.Len(uint(waitingBytes/max(r.joined, 1)))-1))
+}
+
 // Read returns a page. Readers of the same page share one read, so that many who wake up at once do
 // not use all connections. Errors: ErrCursorEnded.
 func (r *Reader) Read(ctx context.Context, q Query) (Page, error) {
@@ -132,7 +145,9 @@ func (r *Reader) Read(ctx context.Context, q Query) (Page, error) {
 // does not select. Only a reader who joined may wait. Errors: ErrCursorEnded.
 func (r *Reader) Wait(ctx context.Context, q Query) (Page, error) {
 	var page Page
+	most := q.MaxBytes
 	for {
+		q.MaxBytes = min(most, r.pageBytes())
 		next, err := r.Read(ctx, q)
 		switch {
 		case ctx.Err() != nil && page.Next != "":
