@@ -49,9 +49,15 @@ COMMENT ON VIEW mirror.changes IS
 COMMENT ON COLUMN mirror.changes.source IS 'Name of the source.';
 
 CREATE VIEW mirror.change_feed AS
-  SELECT f.epochs[cardinality(f.epochs)] AS epoch, f.newest FROM postern.change_feed f;
+  SELECT f.epochs[cardinality(f.epochs)] AS epoch, f.newest, (
+    SELECT jsonb_object_agg(f.epochs[i], least(f.newest, (SELECT min(s) FROM unnest(f.epoch_starts[i + 1:]) AS s)))
+    FROM generate_subscripts(f.epochs, 1) AS i) AS valid_up_to
+  FROM postern.change_feed f;
 COMMENT ON VIEW mirror.change_feed IS
-  'The newest number of mirror.changes, and the epoch of the numbers. In a new epoch start again at 0.';
+  'The newest number of mirror.changes, and the epoch of the numbers.';
+COMMENT ON COLUMN mirror.change_feed.valid_up_to IS
+  'For each epoch, the greatest number from which a reader may continue. A reader with a greater number, or of an '
+  'epoch that is not here, starts again at 0.';
 COMMENT ON COLUMN mirror.change_feed.epoch IS 'Name of the epoch. A restore from a backup begins a new one.';
 
 CREATE VIEW mirror.outcomes AS

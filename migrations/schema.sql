@@ -535,14 +535,19 @@ COMMENT ON COLUMN postern.change_feed.epoch_starts IS 'The newest number when ea
 
 CREATE VIEW mirror.change_feed AS
  SELECT f.epochs[cardinality(f.epochs)] AS epoch,
-    f.newest
+    f.newest,
+    ( SELECT jsonb_object_agg(f.epochs[i.i], LEAST(f.newest, ( SELECT min(s.s) AS min
+                   FROM unnest(f.epoch_starts[(i.i + 1):]) s(s)))) AS jsonb_object_agg
+           FROM generate_subscripts(f.epochs, 1) i(i)) AS valid_up_to
    FROM postern.change_feed f;
 
 ALTER TABLE mirror.change_feed OWNER TO postern_maintenance;
 
-COMMENT ON VIEW mirror.change_feed IS 'The newest number of mirror.changes, and the epoch of the numbers. In a new epoch start again at 0.';
+COMMENT ON VIEW mirror.change_feed IS 'The newest number of mirror.changes, and the epoch of the numbers.';
 
 COMMENT ON COLUMN mirror.change_feed.epoch IS 'Name of the epoch. A restore from a backup begins a new one.';
+
+COMMENT ON COLUMN mirror.change_feed.valid_up_to IS 'For each epoch, the greatest number from which a reader may continue. A reader with a greater number, or of an epoch that is not here, starts again at 0.';
 
 CREATE TABLE postern.changes (
     source integer NOT NULL,

@@ -242,12 +242,22 @@ func TestCheck_afterRestore_onlySharedPartIsValid(t *testing.T) {
 	if after.At(0).Epoch == shared.Epoch {
 		t.Fatal("no new epoch on another server")
 	}
+	// readers by SQL compare their cursors with the same rule
+	bySQL := func(c changes.Cursor) string {
+		return db.QueryStrings(t, `SELECT coalesce($2 <= (valid_up_to ->> $1)::bigint, false)::text
+			FROM mirror.change_feed`, c.Epoch, c.Number)[0]
+	}
+	equal(t, "a cursor of the first epoch that is ahead", "false", bySQL(changes.Cursor{Epoch: shared.Epoch,
+		Number: shared.Number + 1}))
 	for _, c := range []struct {
 		cursor changes.Cursor
 		valid  bool
 	}{{changes.Cursor{}, true}, {shared, true}, {lost, false}, {after.At(after.Newest), true},
 		{changes.Cursor{Epoch: "elsewhere", Number: 0}, false}} {
 		number, err := after.Check(c.cursor)
+		if c.cursor.Epoch != "" {
+			equal(t, "by SQL, cursor "+c.cursor.String(), fmt.Sprint(c.valid), bySQL(c.cursor))
+		}
 		if c.valid {
 			must(t, err)
 			equal(t, "number of "+c.cursor.String(), c.cursor.Number, number)
