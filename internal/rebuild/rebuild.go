@@ -91,8 +91,19 @@ type work struct {
 }
 
 // Execute stages the events that the run has not staged yet. Then it swaps if requested, or pauses
-// the run until the operator decides. It is a runs.Executor.
+// the run until the operator decides. A run that has replaced objects does not fail, because the
+// others would stay as the old rule made them: it pauses. It is a runs.Executor.
 func (r *Runner) Execute(ctx context.Context, lease *runs.Lease, log *slog.Logger) (runs.Status, error) {
+	status, err := r.execute(ctx, lease, log)
+	// Another rebuild begins with the retained objects, so this one must not remain open.
+	if _, replaced := lease.Counts[Swapped]; err != nil && replaced && !errors.Is(err, errLogDropped) {
+		err = runs.Pause(err, fmt.Sprintf("The run has replaced objects already, so it is paused: remove the cause, "+
+			"then run postern runs resume %[1]d, or postern rebuild swap %[1]d to accept dead events", lease.Run.ID))
+	}
+	return status, err
+}
+
+func (r *Runner) execute(ctx context.Context, lease *runs.Lease, log *slog.Logger) (runs.Status, error) {
 	w := &work{Runner: r, lease: lease, log: log, single: lease.Abandoned}
 	if err := w.readParams(); err != nil {
 		return "", err

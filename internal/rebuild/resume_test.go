@@ -194,6 +194,43 @@ func TestSwap_partOfObjectsReplaced_pausesAndDoesNotCancel(t *testing.T) {
 	w.checkMirror(t, w.mirrorFromLog(t, changedProvider{}, 1000))
 }
 
+// A swap that meets an error that no retry resolves, after it has replaced objects, is paused. It
+// goes on when the cause is removed.
+func TestSwap_permanentErrorAfterPart_pausesAndGoesOn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	r := newRand(t, 92)
+	b.applyLiveShuffled(t, r, b.append(t, r, b.source, []sim.Event{thingEvent("a", 1, "a@else.org"),
+		thingEvent("b", 1, "b@else.org")}))
+	b.exec(t, `UPDATE objects SET state = '{"damaged": true}'`)
+	settings := quickSettings()
+	settings.Batch = 1
+	rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: settings}
+	batches := 0
+	rebuild.BeforeLock(rebuilds, func() {
+		if batches++; batches != 2 {
+			return
+		}
+		rebuilds.Applier.Replace(map[string]apply.Source{}) // as an edited configuration does
+		ids := b.append(t, r, b.source, []sim.Event{thingEvent("b", 2, "b@else.org")})
+		if _, err := b.applier(t, nil).ApplyStored(t.Context(), apply.Target{}, ids, false); err != nil {
+			t.Error(err)
+		}
+	})
+	b.startRunner(t, "one", rebuilds)
+	run := b.request(t, rebuild.Params{Source: b.source, Swap: true})
+	stopped := b.awaitRun(t, run, func(r *runs.Run) bool { return r.Status.Ended() || r.Status == runs.Paused })
+	if stopped.Status != runs.Paused || stopped.Counts[rebuild.Swapped] != 1 || !stopped.EndedAt.IsZero() ||
+		!strings.Contains(stopped.Detail, "is not in the configuration") ||
+		!strings.Contains(stopped.Detail, fmt.Sprint("postern runs resume ", run)) {
+		t.Errorf("%s, %v: %s", stopped.Status, stopped.Counts, stopped.Detail)
+	}
+	rebuilds.Applier.Replace(b.sources)
+	must(t, runs.ChangeStatus(t.Context(), b.operator, run, runs.Queued))
+	b.awaitRun(t, run, done)
+	b.checkMirror(t, b.mirrorFromLog(t, nil, 2000))
+}
+
 // An operator's overwrite that is applied between the comparison and the lock, or after the swap of
 // its object, is part of the object with the events since.
 func TestSwap_overwriteBetweenSteps_isKept(t *testing.T) {

@@ -163,13 +163,14 @@ WITH held AS (
   	updated_at = clock_now()
   WHERE job = $1 AND run = $2 AND lease_owner = $3 RETURNING run
 ), ended AS (
-  UPDATE runs r SET status = $4, detail = $5, ended_at = clock_now(), updated_at = clock_now() FROM held h
+  UPDATE runs r SET status = $4, detail = $5, ended_at = CASE WHEN $4 <> 'paused' THEN clock_now() END,
+    updated_at = clock_now() FROM held h
   	WHERE r.run = h.run AND r.status = 'running'
   RETURNING r.schedule, r.status
 )
 UPDATE schedules s SET succeeded_at = clock_now() FROM ended e WHERE s.name = e.schedule AND e.status = 'done'`
 
-// End ends the run as Done or Failed; detail is the reason of a failure. It changes nothing if an
+// End ends the run as Done or Failed, or pauses it; detail is the reason. It changes nothing if an
 // operator has paused or cancelled the run.
 func (h *Lease) End(ctx context.Context, status Status, detail string) error {
 	if _, err := h.pool.Exec(ctx, endSQL, h.Job, h.Run.ID, h.owner, status, events.SanitizeText(detail)); err != nil {

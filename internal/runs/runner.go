@@ -17,17 +17,30 @@ import (
 
 // Executor executes a run from its checkpoint and returns its status: Running if all work is done,
 // Done if it has ended the run itself (CompleteInTx). An error from Permanent ends the run as
-// Failed. An error from Requeue lets the run wait. After any other error the run continues later
+// Failed, one from Pause pauses it. An error from Requeue lets the run wait. After any other error the run continues later
 // from its checkpoint. The logger names the run.
 type Executor func(ctx context.Context, h *Lease, log *slog.Logger) (Status, error)
 
 // permanentError marks an error that no retry resolves.
-type permanentError struct{ error }
+type permanentError struct {
+	error
+	// end is the status that the run gets.
+	end Status
+}
 
 func (r *permanentError) Unwrap() error { return r.error }
 
 // Permanent marks an error that no retry resolves: it ends the run as Failed.
-func Permanent(err error) error { return &permanentError{err} }
+func Permanent(err error) error { return &permanentError{err, Failed} }
+
+// Pause changes an error from Permanent, so that it pauses the run instead: the run must not end in
+// its present state. what says what the operator can do. It returns any other error as it is.
+func Pause(err error, what string) error {
+	if errors.As(err, new(*permanentError)) {
+		return &permanentError{fmt.Errorf("%w. %s", err, what), Paused}
+	}
+	return err
+}
 
 // DecodeParams reads the parameters of the run. It rejects unknown fields, because a field of a
 // later release may change the meaning of the others. Its errors are permanent.
@@ -171,12 +184,13 @@ func (r *Runner) executeNext(ctx context.Context, jobs []string) (busy bool, err
 	ctx, cancel = lifecycle.WithTimeout(context.WithoutCancel(ctx), "release a run", releaseTimeout)
 	defer cancel()
 	var requeue *requeueError
+	var permanent *permanentError
 	switch {
 	case errors.Is(err, ErrLeaseLost):
 		return true, r.reportLost(ctx, lease, log)
-	case errors.As(err, new(*permanentError)):
-		log.Error("run failed", "error", err)
-		return true, r.endRun(ctx, lease, Failed, err.Error())
+	case errors.As(err, &permanent):
+		log.Error("run "+string(permanent.end), "error", err)
+		return true, r.endRun(ctx, lease, permanent.end, err.Error())
 	case errors.As(err, &requeue) && !stopping:
 		return true, lease.requeue(ctx, requeue)
 	case err != nil && !stopping:
