@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -410,4 +411,39 @@ func TestWait_manyReaders_getSmallPages(t *testing.T) {
 		must(t, err)
 		equal(t, fmt.Sprint("items with ", want.readers, " readers"), want.items, len(page.Items))
 	}
+}
+
+// NumberBefore finds the last change before a time, also where numbers were given away again, and
+// reports changes without a number.
+func TestNumberBefore_times_areFound(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	pool := db.Role(t, "processor")
+	day := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC)
+	db.Exec(t, `INSERT INTO changes SELECT 1, '', 'thing', n::text, n, 1, false, false,
+		$1::timestamptz + n * interval '1 min' FROM generate_series(1, 1000) n WHERE n % 3 <> 0 OR n = 999`, day)
+	db.Exec(t, `UPDATE change_feed SET newest = 1000`)
+	db.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, created_at)
+		VALUES ('{1}', '{""}', '{thing}', '{1}', $1)`, day.Add(500*time.Minute))
+	for minutes, want := range map[int]struct {
+		number   int64
+		numbered bool
+	}{0: {0, true}, 1: {0, true}, 2: {1, true}, 300: {299, true}, 301: {299, true}, 302: {301, true},
+		500: {499, true}, 501: {500, false}, 1000: {999, false}, 1001: {1000, false}, 9999: {1000, false}} {
+		must(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			got, numbered, err := changes.NumberBefore(t.Context(), tx, day.Add(time.Duration(minutes)*time.Minute))
+			if got != want.number || numbered != want.numbered {
+				t.Errorf("minute %d: %d, %t, want %v", minutes, got, numbered, want)
+			}
+			return err
+		}))
+	}
+	empty := testkit.Database(t).Role(t, "processor")
+	must(t, pgx.BeginFunc(t.Context(), empty, func(tx pgx.Tx) error {
+		got, numbered, err := changes.NumberBefore(t.Context(), tx, day)
+		if got != 0 || !numbered {
+			t.Errorf("no change: %d, %t", got, numbered)
+		}
+		return err
+	}))
 }
