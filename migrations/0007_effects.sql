@@ -42,6 +42,8 @@ CREATE UNIQUE INDEX effects_key ON effects (key, rule_version, forced);
 CREATE INDEX effects_object ON effects (source, account, object_type, object_id);
 CREATE INDEX effects_in_order ON effects (source, account, object_type, object_id, rule, effect)
   WHERE in_order AND state IN ('planned', 'running', 'failed');
+CREATE INDEX effects_summaries ON effects USING gin ((template_data -> 'summary') jsonb_path_ops)
+  WHERE template_data ? 'summary';
 CREATE INDEX effects_leased ON effects (lease_until) WHERE state = 'running';
 CREATE INDEX effects_unfinished ON effects (state, effect)
   WHERE state IN ('awaiting_approval', 'failed', 'needs_review');
@@ -60,7 +62,8 @@ COMMENT ON COLUMN effects.object_id IS 'The provider''s id of the object.';
 COMMENT ON COLUMN effects.event_id IS 'Event that made the change. 0 for a scheduled rule.';
 COMMENT ON COLUMN effects.run IS 'Run that planned the effect. 0 is live.';
 COMMENT ON COLUMN effects.template_data IS
-  'Data for the templates of the steps: old and new state, object and event. Null after redaction or retention.';
+  'Data for the templates of the steps: old and new state, object, event, window and summary. Null after redaction or '
+  'retention.';
 COMMENT ON COLUMN effects.state IS
   'awaiting_approval, planned, running, failed (retried), needs_review, done, rejected, expired or superseded.';
 COMMENT ON COLUMN effects.reason IS 'Reason of the state in words.';
@@ -177,8 +180,11 @@ CREATE TABLE effect_windows (
   window_end    timestamptz,
   account       text NOT NULL DEFAULT '',
   object_id     text NOT NULL DEFAULT '',
+  collected_until bigint,
+  changes_until bigint,
   clock_seconds bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (rule, source, object_type, cron, time_zone),
+  CHECK (collected_until <= changes_until),
   CHECK ((window_start IS NULL) = (window_end IS NULL)),
   CHECK (window_start < window_end)
 )
@@ -196,6 +202,10 @@ COMMENT ON COLUMN effect_windows.window_start IS 'Start of the window in progres
 COMMENT ON COLUMN effect_windows.window_end IS 'End of the window in progress. Null where none is.';
 COMMENT ON COLUMN effect_windows.account IS 'With object_id: objects up to this one were handled.';
 COMMENT ON COLUMN effect_windows.object_id IS 'With account: objects up to this one were handled.';
+COMMENT ON COLUMN effect_windows.collected_until IS
+  'Number of a change: the changes of the window were collected up to it. Null where the rule has no summary.';
+COMMENT ON COLUMN effect_windows.changes_until IS
+  'Number of the last change of the window; without a window in progress, of the previous one.';
 COMMENT ON COLUMN effect_windows.clock_seconds IS
   'Value of effect_schedule_clock.seconds when a processor last had the rule.';
 
@@ -220,6 +230,33 @@ COMMENT ON COLUMN effect_window_waits.object_type IS 'The provider''s type of th
 COMMENT ON COLUMN effect_window_waits.object_id IS 'The provider''s id of the object.';
 COMMENT ON COLUMN effect_window_waits.window_start IS 'Start of the window.';
 COMMENT ON COLUMN effect_window_waits.window_end IS 'End of the window.';
+
+CREATE TABLE effect_window_changes (
+  rule         text NOT NULL,
+  source       int NOT NULL,
+  object_type  text NOT NULL,
+  account      text NOT NULL,
+  object_id    text NOT NULL,
+  window_end   timestamptz NOT NULL,
+  window_start timestamptz NOT NULL,
+  number       bigint NOT NULL,
+  changed_id   text NOT NULL,
+  PRIMARY KEY (rule, source, object_type, account, object_id, window_end, window_start, number)
+)
+WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+COMMENT ON TABLE effect_window_changes IS
+  'Objects that changed in a window in progress, for a rule with a summary, by the object that they belong to. They '
+  'are deleted when the rule is evaluated.';
+COMMENT ON COLUMN effect_window_changes.rule IS 'Name of the rule.';
+COMMENT ON COLUMN effect_window_changes.source IS 'Number of the source.';
+COMMENT ON COLUMN effect_window_changes.object_type IS 'The object type of the rule.';
+COMMENT ON COLUMN effect_window_changes.account IS 'Tenant inside the source.';
+COMMENT ON COLUMN effect_window_changes.object_id IS 'Id of the object of the rule.';
+COMMENT ON COLUMN effect_window_changes.window_end IS 'End of the window.';
+COMMENT ON COLUMN effect_window_changes.window_start IS 'Start of the window.';
+COMMENT ON COLUMN effect_window_changes.number IS 'Number of the change.';
+COMMENT ON COLUMN effect_window_changes.changed_id IS
+  'Id of the object that changed. Its type is that of the summary.';
 
 CREATE TABLE effect_schedule_clock (
   singleton  boolean PRIMARY KEY DEFAULT true,

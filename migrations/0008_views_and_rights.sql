@@ -133,7 +133,7 @@ GRANT SELECT ON mirror.change_feed, mirror.changes, mirror.events, mirror.object
 GRANT SELECT ON spools TO postern_processor;
 GRANT SELECT (id, source, account, headers, body) ON event_conflicts TO postern_processor;
 GRANT SELECT (id, source, detail, headers, body) ON rejections TO postern_processor;
-GRANT SELECT, INSERT, DELETE ON effect_window_waits, orphans TO postern_processor;
+GRANT SELECT, INSERT, DELETE ON effect_window_changes, effect_window_waits, orphans TO postern_processor;
 GRANT SELECT, UPDATE ON change_feed TO postern_operator, postern_processor;
 GRANT SELECT ON changes TO postern_operator;
 GRANT SELECT, INSERT, UPDATE ON

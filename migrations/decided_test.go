@@ -26,6 +26,7 @@ dropped_partitions    operator s processor siu
 effect_baselines      operator s processor sidu
 effect_schedule_clock operator s processor su
 effect_steps          operator siu processor sidu
+effect_window_changes processor sid
 effect_window_waits   operator s processor sid
 effect_windows        operator s processor siu
 effects               operator siu processor sidu

@@ -1412,6 +1412,41 @@ COMMENT ON COLUMN postern.effect_steps.at_most_once IS 'The step is not sent aga
 
 COMMENT ON COLUMN postern.effect_steps.reason IS 'Why the step was skipped, or is done although its request was never sent. Empty otherwise.';
 
+CREATE TABLE postern.effect_window_changes (
+    rule text NOT NULL,
+    source integer NOT NULL,
+    object_type text NOT NULL,
+    account text NOT NULL,
+    object_id text NOT NULL,
+    window_end timestamp with time zone NOT NULL,
+    window_start timestamp with time zone NOT NULL,
+    number bigint NOT NULL,
+    changed_id text NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
+
+ALTER TABLE postern.effect_window_changes OWNER TO postern_maintenance;
+
+COMMENT ON TABLE postern.effect_window_changes IS 'Objects that changed in a window in progress, for a rule with a summary, by the object that they belong to. They are deleted when the rule is evaluated.';
+
+COMMENT ON COLUMN postern.effect_window_changes.rule IS 'Name of the rule.';
+
+COMMENT ON COLUMN postern.effect_window_changes.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.effect_window_changes.object_type IS 'The object type of the rule.';
+
+COMMENT ON COLUMN postern.effect_window_changes.account IS 'Tenant inside the source.';
+
+COMMENT ON COLUMN postern.effect_window_changes.object_id IS 'Id of the object of the rule.';
+
+COMMENT ON COLUMN postern.effect_window_changes.window_end IS 'End of the window.';
+
+COMMENT ON COLUMN postern.effect_window_changes.window_start IS 'Start of the window.';
+
+COMMENT ON COLUMN postern.effect_window_changes.number IS 'Number of the change.';
+
+COMMENT ON COLUMN postern.effect_window_changes.changed_id IS 'Id of the object that changed. Its type is that of the summary.';
+
 CREATE TABLE postern.effect_window_waits (
     rule text NOT NULL,
     source integer NOT NULL,
@@ -1452,9 +1487,12 @@ CREATE TABLE postern.effect_windows (
     window_end timestamp with time zone,
     account text DEFAULT ''::text NOT NULL,
     object_id text DEFAULT ''::text NOT NULL,
+    collected_until bigint,
+    changes_until bigint,
     clock_seconds bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT effect_windows_check CHECK (((window_start IS NULL) = (window_end IS NULL))),
-    CONSTRAINT effect_windows_check1 CHECK ((window_start < window_end))
+    CONSTRAINT effect_windows_check CHECK ((collected_until <= changes_until)),
+    CONSTRAINT effect_windows_check1 CHECK (((window_start IS NULL) = (window_end IS NULL))),
+    CONSTRAINT effect_windows_check2 CHECK ((window_start < window_end))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
 
@@ -1481,6 +1519,10 @@ COMMENT ON COLUMN postern.effect_windows.window_end IS 'End of the window in pro
 COMMENT ON COLUMN postern.effect_windows.account IS 'With object_id: objects up to this one were handled.';
 
 COMMENT ON COLUMN postern.effect_windows.object_id IS 'With account: objects up to this one were handled.';
+
+COMMENT ON COLUMN postern.effect_windows.collected_until IS 'Number of a change: the changes of the window were collected up to it. Null where the rule has no summary.';
+
+COMMENT ON COLUMN postern.effect_windows.changes_until IS 'Number of the last change of the window; without a window in progress, of the previous one.';
 
 COMMENT ON COLUMN postern.effect_windows.clock_seconds IS 'Value of effect_schedule_clock.seconds when a processor last had the rule.';
 
@@ -1543,7 +1585,7 @@ COMMENT ON COLUMN postern.effects.event_id IS 'Event that made the change. 0 for
 
 COMMENT ON COLUMN postern.effects.run IS 'Run that planned the effect. 0 is live.';
 
-COMMENT ON COLUMN postern.effects.template_data IS 'Data for the templates of the steps: old and new state, object and event. Null after redaction or retention.';
+COMMENT ON COLUMN postern.effects.template_data IS 'Data for the templates of the steps: old and new state, object, event, window and summary. Null after redaction or retention.';
 
 COMMENT ON COLUMN postern.effects.state IS 'awaiting_approval, planned, running, failed (retried), needs_review, done, rejected, expired or superseded.';
 
@@ -2815,6 +2857,9 @@ ALTER TABLE ONLY postern.effect_schedule_clock
 ALTER TABLE ONLY postern.effect_steps
     ADD CONSTRAINT effect_steps_pkey PRIMARY KEY (effect, step, undo);
 
+ALTER TABLE ONLY postern.effect_window_changes
+    ADD CONSTRAINT effect_window_changes_pkey PRIMARY KEY (rule, source, object_type, account, object_id, window_end, window_start, number);
+
 ALTER TABLE ONLY postern.effect_window_waits
     ADD CONSTRAINT effect_window_waits_pkey PRIMARY KEY (rule, source, object_type, account, object_id, window_end, window_start);
 
@@ -2952,6 +2997,8 @@ CREATE UNIQUE INDEX effects_key ON postern.effects USING btree (key, rule_versio
 CREATE INDEX effects_leased ON postern.effects USING btree (lease_until) WHERE (state = 'running'::text);
 
 CREATE INDEX effects_object ON postern.effects USING btree (source, account, object_type, object_id);
+
+CREATE INDEX effects_summaries ON postern.effects USING gin (((template_data -> 'summary'::text)) jsonb_path_ops) WHERE (template_data ? 'summary'::text);
 
 CREATE INDEX effects_unfinished ON postern.effects USING btree (state, effect) WHERE (state = ANY (ARRAY['awaiting_approval'::text, 'failed'::text, 'needs_review'::text]));
 
@@ -3158,6 +3205,8 @@ GRANT SELECT,UPDATE ON TABLE postern.effect_schedule_clock TO postern_processor;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.effect_steps TO postern_operator;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE postern.effect_steps TO postern_processor;
+
+GRANT SELECT,INSERT,DELETE ON TABLE postern.effect_window_changes TO postern_processor;
 
 GRANT SELECT ON TABLE postern.effect_window_waits TO postern_operator;
 GRANT SELECT,INSERT,DELETE ON TABLE postern.effect_window_waits TO postern_processor;

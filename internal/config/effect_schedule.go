@@ -30,10 +30,11 @@ type EffectSchedule struct {
 }
 
 // scope returns the names that a rule's expressions may use.
-func (b *ruleBuilder) scope(e *Effect) rules.Scope {
+func (b *ruleBuilder) scope(path string, e *Effect) rules.Scope {
+	summary := b.summary(path+".summary", e)
 	if e.Schedule.Cron != "" {
-		b.scopeNote = "a rule on a schedule knows new, object and window"
-		return rules.Scope{Window: true}
+		b.scopeNote = "a rule on a schedule knows new, object and window, and summary if it has this section"
+		return rules.Scope{Window: true, Summary: summary}
 	}
 	if e.Trigger == string(rules.OnEvent) {
 		b.scopeNote = "a rule about each event knows new, object and event"

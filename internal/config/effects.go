@@ -83,6 +83,9 @@ type Effect struct {
 	// Schedule makes Postern evaluate the rule at planned times, for each object of the type,
 	// instead of at changes.
 	Schedule EffectSchedule `yaml:"schedule,omitempty"`
+	// Summary adds a summary of other objects to a rule on a schedule, e.g. of the invoices of each
+	// customer.
+	Summary EffectSummary `yaml:"summary,omitempty"`
 	// Key identifies the planned effect, e.g. "email:receipt:{{ new.id }}". Postern executes an
 	// effect with the same key once, whatever is retried, replayed or delivered again. For one
 	// effect per event, include {{ event.id }}. For one per window, include {{ window.end }}.
@@ -357,7 +360,7 @@ func (e *Effect) withoutHeaders() *Effect {
 // compile checks a rule. The rule is complete only if the error is nil.
 func (e *Effect) compile(path, name string, c *Config) (*rules.Rule, error) {
 	b := &ruleBuilder{}
-	scope := b.scope(e)
+	scope := b.scope(path, e)
 	r := &rules.Rule{Name: name, Source: e.Source, Type: e.Type, Version: e.RuleVersion,
 		Approval: rules.Approval(e.Approval), ApprovalExpires: e.ApprovalExpires, Supersede: e.Supersede,
 		Key: b.text(path+".key", e.Key, scope)}
@@ -369,6 +372,7 @@ func (e *Effect) compile(path, name string, c *Config) (*rules.Rule, error) {
 			"write e.g. \"%s:{{ object.id }}\"", name)
 	}
 	b.checkTrigger(path, name, e, r)
+	r.Summary = scope.Summary
 	if e.ApprovalExpires > 0 && r.Approval == rules.ApproveNone {
 		b.fail(path+".approval_expires", "no effect waits for an approval: set approval, or leave this out")
 	}
@@ -446,8 +450,8 @@ func (b *ruleBuilder) step(at string, s *EffectStep, scope rules.Scope, c *Confi
 		}
 	}
 	if !settings.IsZero(s.Compensate) {
-		after := rules.Scope{Change: scope.Change, Event: scope.Event, Window: scope.Window,
-			Steps: map[string][]string{s.Name: sortedKeys(s.Capture)}}
+		after := scope
+		after.Steps = map[string][]string{s.Name: sortedKeys(s.Capture)}
 		for name, captures := range scope.Steps {
 			after.Steps[name] = captures
 		}
@@ -480,9 +484,9 @@ func (b *ruleBuilder) check(at string, s *EffectStep, scope rules.Scope, c *Conf
 		Destination: destination, CapturePath: k.CapturePath, Before: k.When == checkBefore,
 		RepeatIfNotDone: !s.AtMostOnce,
 		Delay:           cmp.Or(k.Delay, max(2*timeout, time.Minute))}
+	scope.Steps, scope.Response = nil, true
 	var err error
-	if out.Done, err = rules.Compile(k.Done, rules.Scope{Change: scope.Change, Event: scope.Event, Window: scope.Window,
-		Response: true}, true); err != nil {
+	if out.Done, err = rules.Compile(k.Done, scope, true); err != nil {
 		b.fail(at+".done", "%v", b.explainError(err))
 	}
 	return out

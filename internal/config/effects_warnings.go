@@ -125,17 +125,21 @@ func (c *Config) unknownTypeWarnings() (all []string) {
 		}
 		p, _ := src.provider(e.Source)
 		known := src.objectTypes(p)
-		if len(known) == 0 || slices.Contains(known, e.Type) {
-			continue
+		for _, of := range []struct{ path, objectType, effect string }{
+			{".type", e.Type, "the rule may never be triggered"},
+			{".summary.type", e.Summary.Type, "the summary may always be empty"},
+		} {
+			if len(known) == 0 || of.objectType == "" || slices.Contains(known, of.objectType) {
+				continue
+			}
+			text := fmt.Sprintf("source %s has no known object type %q, so %s", e.Source, of.objectType, of.effect)
+			if one := closestName(of.objectType, known); one != "" {
+				text += fmt.Sprintf("; did you mean %s?", one)
+			} else {
+				text += "; list the existing ones with `postern objects list --source " + e.Source + "`"
+			}
+			all = append(all, c.Locate(&settings.Problem{Path: "effects." + name + of.path, Msg: text}).Error())
 		}
-		text := fmt.Sprintf("source %s has no known object type %q, so the rule may never be triggered",
-			e.Source, e.Type)
-		if one := closestName(e.Type, known); one != "" {
-			text += fmt.Sprintf("; did you mean %s?", one)
-		} else {
-			text += "; list the existing ones with `postern objects list --source " + e.Source + "`"
-		}
-		all = append(all, c.Locate(&settings.Problem{Path: "effects." + name + ".type", Msg: text}).Error())
 	}
 	return all
 }

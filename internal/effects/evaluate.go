@@ -25,8 +25,11 @@ import (
 type Transition struct {
 	// On selects the rules that are evaluated; empty means OnChange.
 	On rules.Trigger
-	// Window is set for a rule on a schedule.
-	Window Window
+	// Window is set for a rule on a schedule. Summary is JSON, set if the rule has a summary of
+	// other objects; SummaryErr is set if that could not be made.
+	Window     Window
+	Summary    []byte
+	SummaryErr error
 
 	// Source is the name of the source, Number its number.
 	Source string
@@ -301,7 +304,9 @@ type storedTemplateData struct {
 	Object storedObject    `json:"object"`
 	Event  *storedEvent    `json:"event,omitempty"`
 	Window *storedWindow   `json:"window,omitempty"`
-	Change json.RawMessage `json:"change,omitempty"`
+	// Summary contains states of other objects; redaction finds them by the ids in it.
+	Summary json.RawMessage `json:"summary,omitempty"`
+	Change  json.RawMessage `json:"change,omitempty"`
 }
 
 type storedWindow struct {
@@ -330,7 +335,7 @@ type storedEvent struct {
 func (t *Transition) templateData() (json.RawMessage, *rules.TemplateData, error) {
 	s := storedTemplateData{New: nullIfNil(t.New), Object: storedObject{t.Source, t.Account, t.Type, t.ID, t.Deleted}}
 	if t.On == rules.OnSchedule {
-		s.Window = &storedWindow{formatTime(t.Window.Start), formatTime(t.Window.End)}
+		s.Window, s.Summary = &storedWindow{formatTime(t.Window.Start), formatTime(t.Window.End)}, t.Summary
 	} else {
 		s.Event = &storedEvent{strconv.FormatInt(t.Event.ID, 10), t.Event.Key, t.Event.Type, t.Event.Origin,
 			formatTime(t.Event.OccurredAt), formatTime(t.Event.ReceivedAt)}
@@ -342,7 +347,7 @@ func (t *Transition) templateData() (json.RawMessage, *rules.TemplateData, error
 		}
 	}
 	data, err := s.decode(nil)
-	if err != nil {
+	if err = cmp.Or(t.SummaryErr, err); err != nil {
 		s.New = nullIfNil(nil)
 		if s.Old != nil {
 			s.Old = nullIfNil(nil)
@@ -365,7 +370,11 @@ func (s *storedTemplateData) decode(raw json.RawMessage) (*rules.TemplateData, e
 	if err != nil {
 		return nil, err
 	}
-	data := &rules.TemplateData{Raw: raw, Change: s.Change, Old: oldState, New: newState,
+	summary, err := rules.Decode(s.Summary)
+	if err != nil {
+		return nil, err
+	}
+	data := &rules.TemplateData{Raw: raw, Change: s.Change, Old: oldState, New: newState, Summary: summary,
 		Object: rules.Object(s.Object)}
 	if s.Event != nil {
 		data.Event = rules.Event(*s.Event)

@@ -8,8 +8,8 @@ import (
 	"github.com/postern-gateway/postern/internal/postgres"
 )
 
-// Effects hold states of their objects before and after a change, requests and responses. Each may
-// contain data of a redacted event.
+// Effects hold states of their objects before and after a change, summaries of other objects,
+// requests and responses. Each may contain data of a redacted event.
 const (
 	// affectedObjects are the objects $1 to $4 and those of the events $5.
 	affectedObjects = `(
@@ -20,11 +20,20 @@ const (
   	AND o.object <> 0
 ) k`
 
-	// lockEffectsSQL waits for processes that execute effects of the objects or record their
-	// results, in the same lock order. The statements after it see all that they wrote.
+	// lockEffectsSQL waits for processes that execute effects of the objects, or effects whose
+	// summaries list them, or record their results, in the same lock order. The statements after it
+	// see all that they wrote.
 	lockEffectsSQL = `
-SELECT e.effect FROM effects e JOIN ` + affectedObjects + ` ON e.source = k.source AND e.account = k.account
-	AND e.object_type = k.object_type AND e.object_id = k.object_id
+WITH affected AS MATERIALIZED (SELECT k.* FROM ` + affectedObjects + `)
+SELECT e.effect FROM effects e WHERE e.effect = ANY (ARRAY(
+  SELECT a.effect FROM affected k JOIN effects a ON a.source = k.source AND a.account = k.account
+    AND a.object_type = k.object_type AND a.object_id = k.object_id
+  UNION ALL
+  SELECT a.effect FROM affected k CROSS JOIN LATERAL (
+    SELECT a.effect, a.source, a.account FROM effects a WHERE a.template_data ? 'summary'
+      AND a.template_data -> 'summary' @> jsonb_build_object('type', k.object_type, 'objects',
+        jsonb_build_array(jsonb_build_object('id', k.object_id))) OFFSET 0) a
+  WHERE a.source = k.source AND a.account = k.account))
 ORDER BY e.effect FOR UPDATE OF e`
 
 	// clearEffectsSQL also clears effects that were cleared before, because a process that held a

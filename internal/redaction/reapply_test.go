@@ -263,8 +263,9 @@ func TestRedact_conflictStoredMeanwhile_isCleared(t *testing.T) {
 	}
 }
 
-// The data of an object in the ledger of effects is cleared with its events, and unfinished effects
-// are rejected. The record of finished steps stays, as do effects of other objects.
+// The data of an object in the ledger of effects is cleared with its events, also where a summary
+// lists it, and unfinished effects are rejected. The record of finished steps stays, as do effects
+// of other objects.
 func TestClearEffects_keepsTheRecordOfDoneEffects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -277,6 +278,11 @@ SELECT s.state || o.object_id, 1, 'mail', o.source, o.account, o.object_type, o.
   CASE WHEN s.state = 'failed' THEN now() END, now(), now() FROM objects o, unnest('{done,failed,needs_review}'::text[])
   	AS
   	s(state)`)
+	b.exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
+		template_data, state, destination, planned_at, updated_at)
+SELECT 'summary' || o.object_id, 1, 'weekly', o.source, o.account, 'person', 'p', 0, 0, jsonb_build_object('summary',
+	jsonb_build_object('type', o.object_type, 'objects', jsonb_build_array('{}', jsonb_build_object('id', o.object_id,
+	'email', o.state)))), 'awaiting_approval', 'mail', now(), now() FROM objects o`)
 	b.exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, request, fingerprint, attempts,
 		reserved_at, captured, error)
 SELECT effect, 'send', 0, 'done', 'mail', template_data, '', 1, now(), template_data, template_data::text FROM effects`)
@@ -288,9 +294,10 @@ SELECT source, account, object_type, object_id, state, false, true, exact_hash, 
 	b.wantGone(t, "lovelace")
 	want := []string{"donehers done", "doneother done told", "failedhers rejected redacted before it was done",
 		"failedother failed told", "needs_reviewhers rejected redacted before it was done",
-		"needs_reviewother needs_review told"}
+		"needs_reviewother needs_review told", "summaryhers rejected redacted before it was done",
+		"summaryother awaiting_approval"}
 	equal(t, "", want, b.rows(t, `SELECT rtrim(key || ' ' || state || ' ' || reason) FROM effects ORDER BY key`))
-	b.wantText(t, "3",
+	b.wantText(t, "4",
 		`SELECT count(*)::text FROM effect_steps WHERE request IS NOT NULL AND captured <> '{}' AND error <> ''`)
 	if held := b.rows(t, `SELECT object_id FROM effect_baselines`); len(held) != 1 || held[0] != "other" {
 		t.Errorf("baselines %q", held)

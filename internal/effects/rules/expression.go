@@ -36,6 +36,8 @@ type Scope struct {
 	Event bool
 	// Window allows window.start and window.end of a schedule.
 	Window bool
+	// Summary allows summary, with the names that it has; nil if the rule has none.
+	Summary *Summary
 	// Steps are the names of the earlier steps, with the names that each captures. It is nil
 	// outside of steps; then step_key is not allowed either.
 	Steps map[string][]string
@@ -96,6 +98,9 @@ func (s Scope) variables() types.Map {
 	}
 	if s.Window {
 		all["window"] = types.Map{"start": types.String, "end": types.String}
+	}
+	if s.Summary != nil {
+		all["summary"] = s.Summary.variables()
 	}
 	if s.Response {
 		all["answer"] = types.Map{"status": types.Int, "body": types.Any}

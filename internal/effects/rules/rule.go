@@ -23,6 +23,8 @@ type Rule struct {
 	On Trigger
 	// Schedule is set for OnSchedule only.
 	Schedule *Schedule
+	// Summary is the summary of other objects that a rule with OnSchedule sees; nil if it has none.
+	Summary *Summary
 	// When is the condition; nil accepts everything.
 	When *Expression
 	// Key identifies the effect. One key is executed once for each version of the rule.
@@ -239,7 +241,7 @@ type forwardedBody struct {
 	Type      string `json:"type"`
 	Timestamp string `json:"timestamp"`
 	// Data has old, new, object and event. For an event there is no old. For a schedule it has new,
-	// object and window.
+	// object, window and, if the rule has one, summary.
 	Data json.RawMessage `json:"data"`
 }
 

@@ -3,6 +3,8 @@ package rules
 import (
 	"time"
 
+	"github.com/expr-lang/expr/types"
+
 	"github.com/postern-gateway/postern/internal/timetable"
 )
 
@@ -35,6 +37,32 @@ type Schedule struct {
 	// CatchUp is how many missed windows are evaluated later, at most. The newest are chosen, older
 	// ones are skipped.
 	CatchUp int
+}
+
+// Summary says which other objects of the source a rule on a schedule summarizes: for each of its
+// objects, those that changed in the window and contain its id.
+type Summary struct {
+	// Type is the type of the other objects. By is the path in their states of the id.
+	Type, By string
+	// Sums and Fields map names to paths in their states: of numbers to add up, and of values to
+	// list.
+	Sums, Fields map[string]string
+}
+
+// MaxListed bounds the objects that a summary lists.
+const MaxListed = 1000
+
+// variables returns the types of the members of a summary.
+func (s *Summary) variables() types.Map {
+	sums, listed := types.Map{}, types.Map{"id": types.String}
+	for name := range s.Sums {
+		sums[name] = types.Any
+	}
+	for name := range s.Fields {
+		listed[name] = types.Any
+	}
+	return types.Map{"type": types.String, "count": types.Int, "sums": sums, "objects": types.Array(listed),
+		"cut": types.Bool}
 }
 
 // maxScheduleGap is longer than the gap between two times of any schedule.

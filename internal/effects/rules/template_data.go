@@ -20,10 +20,12 @@ type TemplateData struct {
 	Object Object
 	Event  Event
 	Window Window
+	// Summary is the rule's summary of other objects; nil if the rule has none.
+	Summary map[string]any
 	// Steps are the values that earlier steps captured, by step and name.
 	Steps map[string]map[string]any
-	// Raw is the JSON of old, new, object, event and window, as far as they exist. It keeps the
-	// provider's spelling of numbers.
+	// Raw is the JSON of old, new, object, event, window and summary, as far as they exist. It
+	// keeps the provider's spelling of numbers.
 	Raw json.RawMessage
 	// Change is the message of the feed of changes, for OnRevision.
 	Change json.RawMessage
@@ -70,7 +72,7 @@ func (f *TemplateData) environment(w *workMeter) map[string]any {
 		"event": map[string]any{"id": e.ID, "key": e.Key, "type": e.Type, "origin": e.Origin,
 			"occurred_at": e.OccurredAt, "received_at": e.ReceivedAt},
 		"step_key": f.StepKey, "answer": map[string]any{"status": f.Response.Status, "body": f.Response.Body},
-		"window":           map[string]any{"start": f.Window.Start, "end": f.Window.End},
+		"window": map[string]any{"start": f.Window.Start, "end": f.Window.End}, "summary": f.Summary,
 		countIterationFunc: w.countIteration, weighFunc: w.weigh, builtinFunc: w.callBuiltin,
 	}
 }

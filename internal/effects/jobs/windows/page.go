@@ -23,7 +23,8 @@ const (
 	// lockRuleSQL locks a rule's row for one transaction. If another process has locked it, that
 	// one does the work.
 	lockRuleSQL = `
-SELECT w.source, w.decided_at, w.window_start, w.window_end, w.account, w.object_id, clock_now()
+SELECT w.source, w.decided_at, w.window_start, w.window_end, w.account, w.object_id, w.collected_until,
+	w.changes_until, clock_now()
 FROM effect_windows w JOIN sources s ON s.number = w.source
 WHERE w.rule = $1 AND s.name = $2 AND w.object_type = $3 AND w.cron = $4 AND w.time_zone = $5
 	FOR UPDATE OF w SKIP LOCKED`
@@ -39,6 +40,7 @@ WHERE up_to - size < $6 ORDER BY account, object_id`
 
 	advanceSQL = `
 UPDATE effect_windows SET decided_at = $6, window_start = $7, window_end = $8, account = $9, object_id = $10,
+	collected_until = $11, changes_until = $12,
 	clock_seconds = coalesce((SELECT seconds FROM effect_schedule_clock), 0)
 WHERE rule = $1 AND source = $2 AND object_type = $3 AND cron = $4 AND time_zone = $5`
 
@@ -74,6 +76,9 @@ type pageTx struct {
 	// start and end are the window; nil if none is open.
 	start, end  *time.Time
 	account, id string
+	// collectedUntil and changesUntil are numbers of changes, for a rule with a summary: the
+	// changes of the window are collected up to the first, and end with the second.
+	collectedUntil, changesUntil *int64
 
 	skippedFrom time.Time
 	// windowDone reports that the window is complete; more reports that the rule has more to do at
@@ -115,12 +120,15 @@ func (a *Scheduler) processPage(ctx context.Context, rule *rules.Rule) (more boo
 func (t *pageTx) lockRule(ctx context.Context, tx pgx.Tx) (locked bool, err error) {
 	s := t.rule.Schedule
 	err = tx.QueryRow(ctx, lockRuleSQL, t.rule.Name, t.rule.Source, t.rule.Type, s.Cron, s.TimeZone).Scan(&t.source,
-		&t.doneUntil, &t.start, &t.end, &t.account, &t.id, &t.now)
+		&t.doneUntil, &t.start, &t.end, &t.account, &t.id, &t.collectedUntil, &t.changesUntil, &t.now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("lock the rule's row: %w", err)
+	}
+	if t.rule.Summary == nil {
+		t.collectedUntil, t.changesUntil = nil, nil
 	}
 	if t.end != nil {
 		return true, nil
@@ -137,49 +145,59 @@ func (t *pageTx) lockRule(ctx context.Context, tx pgx.Tx) (locked bool, err erro
 		return true, err
 	}
 	start := s.WindowStart(end)
+	if t.rule.Summary != nil {
+		numbered, err := t.openChanges(ctx, tx, start, end)
+		if err != nil || !numbered {
+			return true, err
+		}
+	}
 	t.start, t.end, t.skippedFrom = &start, &end, skippedFrom
 	return true, nil
 }
 
-// processWindow evaluates the next objects of the window.
+// target is an object that a rule is evaluated for, in a window.
+type target struct {
+	key        versioning.Key
+	start, end time.Time
+	object     *versioning.Object
+	// summary is the rule's summary of other objects. summaryErr is set if it cannot be made.
+	summary    []byte
+	summaryErr error
+}
+
+// processWindow collects the changes of the window, if the rule has a summary of them. Then it
+// evaluates the next objects of the window.
 func (t *pageTx) processWindow(ctx context.Context, tx pgx.Tx) error {
-	var keys []versioning.Key
+	if collected, err := t.collectChanges(ctx, tx); err != nil || !collected {
+		return err
+	}
+	var all []target
 	var size int64
 	k := versioning.Key{Source: t.source, Type: t.rule.Type}
 	if err := postgres.ForEach(ctx, tx, objectsSQL, []any{t.source, t.rule.Type, t.account, t.id,
 		t.Settings.PageObjects, t.Settings.PageBytes}, []any{&k.Account, &k.ID, &size}, func() error {
-		keys = append(keys, k)
+		all = append(all, target{key: k, start: *t.start, end: *t.end})
 		return nil
 	}); err != nil {
 		return fmt.Errorf("list objects: %w", err)
 	}
-	objs, err := load(ctx, tx, keys)
+	done, uncertain, err := t.evaluateTargets(ctx, tx, all)
 	if err != nil {
 		return err
 	}
-	var planned []effects.PlannedEffect
-	var accounts, ids []string // of uncertain objects
-	began := time.Now()
-	evaluated := 0
-	for _, o := range objs {
-		if evaluated > 0 && time.Since(began) > t.Settings.PageTime {
-			break
-		}
-		evaluated++
-		if isUncertain(o) {
-			accounts, ids = append(accounts, o.Key.Account), append(ids, o.Key.ID)
-			continue
-		}
-		planned = append(planned, t.evaluate(o, *t.start, *t.end)...)
+	var accounts, ids []string
+	for _, o := range uncertain {
+		accounts, ids = append(accounts, o.key.Account), append(ids, o.key.ID)
 	}
 	if err := t.deferObjects(ctx, tx, accounts, ids); err != nil {
 		return err
 	}
-	if t.planned, err = effects.Plan(ctx, tx, 0, planned); err != nil {
+	if err := t.deleteChanges(ctx, tx, done); err != nil {
 		return err
 	}
-	if t.more = true; evaluated < len(objs) || t.mayHaveMore(len(objs), size) {
-		return t.advance(ctx, tx, t.doneUntil, t.start, t.end, keys[evaluated-1])
+	evaluated := len(done) + len(uncertain)
+	if t.more = true; evaluated < len(all) || t.mayHaveMore(len(all), size) {
+		return t.advance(ctx, tx, t.doneUntil, t.start, t.end, all[evaluated-1].key)
 	}
 	t.windowDone = true
 	return t.advance(ctx, tx, *t.end, nil, nil, versioning.Key{})
@@ -194,7 +212,7 @@ func (t *pageTx) advance(ctx context.Context, tx pgx.Tx, doneUntil time.Time, st
 	upTo versioning.Key) error {
 	s := t.rule.Schedule
 	if _, err := tx.Exec(ctx, advanceSQL, t.rule.Name, t.source, t.rule.Type, s.Cron, s.TimeZone, doneUntil, start, end,
-		upTo.Account, upTo.ID); err != nil {
+		upTo.Account, upTo.ID, t.collectedUntil, t.changesUntil); err != nil {
 		return fmt.Errorf("advance the rule: %w", err)
 	}
 	return nil
@@ -202,63 +220,90 @@ func (t *pageTx) advance(ctx context.Context, tx pgx.Tx, doneUntil time.Time, st
 
 // processDeferred evaluates deferred objects that are certain now.
 func (t *pageTx) processDeferred(ctx context.Context, tx pgx.Tx) error {
-	var keys []versioning.Key
-	var starts, ends []time.Time
-	k := versioning.Key{Source: t.source, Type: t.rule.Type}
+	var all []target
+	o := target{key: versioning.Key{Source: t.source, Type: t.rule.Type}}
 	var size int64
-	var start, end time.Time
 	err := postgres.ForEach(ctx, tx, deferredSQL, []any{t.rule.Name, t.source, t.rule.Type, t.Settings.PageObjects,
-		t.Settings.PageBytes}, []any{&k.Account, &k.ID, &size, &start, &end}, func() error {
-		keys, starts, ends = append(keys, k), append(starts, start), append(ends, end)
+		t.Settings.PageBytes}, []any{&o.key.Account, &o.key.ID, &size, &o.start, &o.end}, func() error {
+		all = append(all, o)
 		return nil
 	})
-	if err != nil || len(keys) == 0 {
+	if err != nil || len(all) == 0 {
 		return err
 	}
-	objs, err := load(ctx, tx, keys)
+	done, uncertain, err := t.evaluateTargets(ctx, tx, all)
 	if err != nil {
 		return err
 	}
-	var planned []effects.PlannedEffect
-	var accounts, ids []string
-	var doneStarts, doneEnds []time.Time
-	began := time.Now()
-	evaluated := 0
-	for i, o := range objs {
-		if evaluated > 0 && time.Since(began) > t.Settings.PageTime {
-			break
-		}
-		evaluated++
-		if isUncertain(o) {
-			continue // uncertain again
-		}
-		accounts, ids, doneStarts, doneEnds = append(accounts, o.Key.Account), append(ids, o.Key.ID),
-			append(doneStarts, starts[i]), append(doneEnds, ends[i])
-		planned = append(planned, t.evaluate(o, starts[i], ends[i])...)
-	}
-	if _, err := tx.Exec(ctx, deleteDeferredSQL, t.rule.Name, t.source, t.rule.Type, accounts, ids, doneStarts,
-		doneEnds); err != nil {
+	accounts, ids, starts, ends := columns(done)
+	if _, err := tx.Exec(ctx, deleteDeferredSQL, t.rule.Name, t.source, t.rule.Type, accounts, ids, starts,
+		ends); err != nil {
 		return fmt.Errorf("delete %d deferred objects: %w", len(ids), err)
 	}
-	t.planned, err = effects.Plan(ctx, tx, 0, planned)
-	t.more = len(ids) > 0 && (evaluated < len(objs) || t.mayHaveMore(len(objs), size))
-	return err
+	t.more = len(done) > 0 && (len(done)+len(uncertain) < len(all) || t.mayHaveMore(len(all), size))
+	return t.deleteChanges(ctx, tx, done)
 }
 
-// load reads objects under the locks that changes and redactions take, so that the planned effects
-// match the state at the commit. keys may contain an object twice.
-func load(ctx context.Context, tx pgx.Tx, keys []versioning.Key) ([]*versioning.Object, error) {
-	if len(keys) == 0 {
+// evaluateTargets evaluates the rule for objects and plans their effects, until the time of a page
+// is over. It returns the evaluated objects, and those among them whose state is uncertain, for
+// which nothing was planned. The rest follows in the next page.
+func (t *pageTx) evaluateTargets(ctx context.Context, tx pgx.Tx, all []target) (done, uncertain []target, err error) {
+	if all, err = t.load(ctx, tx, all); err != nil {
+		return nil, nil, err
+	}
+	var planned []effects.PlannedEffect
+	began := time.Now()
+	for i, o := range all {
+		if i > 0 && time.Since(began) > t.Settings.PageTime {
+			break
+		}
+		if isUncertain(o.object) {
+			uncertain = append(uncertain, o)
+			continue
+		}
+		done = append(done, o)
+		planned = append(planned, t.evaluate(&o)...)
+	}
+	t.planned, err = effects.Plan(ctx, tx, 0, planned)
+	return done, uncertain, err
+}
+
+// load reads objects, and their summaries if the rule has one, under the locks that changes and
+// redactions take, so that the planned effects match the states at the commit. It may return fewer
+// objects than it was given. all may contain an object twice.
+func (t *pageTx) load(ctx context.Context, tx pgx.Tx, all []target) ([]target, error) {
+	if len(all) == 0 {
 		return nil, nil
 	}
-	if err := apply.LockObjects(ctx, tx, keys); err != nil {
+	all, locked, err := t.listChanged(ctx, tx, all)
+	if err != nil {
 		return nil, err
 	}
-	wanted := make([]versioning.LoadRequest, len(keys))
-	for i, k := range keys {
-		wanted[i] = versioning.LoadRequest{Key: k, MinAt: math.MinInt64, MaxAt: math.MaxInt64}
+	wanted := make([]versioning.LoadRequest, len(all))
+	for i, o := range all {
+		locked = append(locked, o.key)
+		wanted[i] = versioning.LoadRequest{Key: o.key, MinAt: math.MinInt64, MaxAt: math.MaxInt64}
 	}
-	return versioning.Load(ctx, tx, versioning.Mirror, wanted)
+	if err := apply.LockObjects(ctx, tx, locked); err != nil {
+		return nil, err
+	}
+	objs, err := versioning.Load(ctx, tx, versioning.Mirror, wanted)
+	if err != nil {
+		return nil, err
+	}
+	for i, o := range objs {
+		all[i].object = o
+	}
+	return all, t.summarize(ctx, tx, all)
+}
+
+// columns returns objects and their windows as arguments of statements.
+func columns(all []target) (accounts, ids []string, starts, ends []time.Time) {
+	for _, o := range all {
+		accounts, ids, starts, ends = append(accounts, o.key.Account), append(ids, o.key.ID), append(starts, o.start),
+			append(ends, o.end)
+	}
+	return accounts, ids, starts, ends
 }
 
 // isUncertain reports whether the state of an object is ambiguous, or unknown because only its
@@ -269,13 +314,15 @@ func isUncertain(o *versioning.Object) bool {
 
 // evaluate returns the effects that the rule wants for an object in a window. It returns none if
 // the object does not exist, is deleted, or is redacted.
-func (t *pageTx) evaluate(o *versioning.Object, start, end time.Time) []effects.PlannedEffect {
+func (t *pageTx) evaluate(of *target) []effects.PlannedEffect {
+	o := of.object
 	if !o.Exists || o.State.Deleted || o.State.JSON == nil {
 		return nil
 	}
 	return effects.EvaluateRule(t.rule, &effects.Transition{On: rules.OnSchedule,
-		Window: effects.Window{Start: start, End: end}, Source: t.rule.Source, Number: t.source,
-		Account: o.Key.Account, Type: o.Key.Type, ID: o.Key.ID, New: o.State.JSON})
+		Window: effects.Window{Start: of.start, End: of.end}, Source: t.rule.Source, Number: t.source,
+		Account: o.Key.Account, Type: o.Key.Type, ID: o.Key.ID, New: o.State.JSON,
+		Summary: of.summary, SummaryErr: of.summaryErr})
 }
 
 // logCommitted logs the committed results.

@@ -30,6 +30,8 @@ type Settings struct {
 	PageTime    time.Duration
 	// PageBytes bounds the bytes of stored objects that a transaction reads.
 	PageBytes int64
+	// PageChanges bounds the changes that a transaction compares with a summary.
+	PageChanges int
 	// AbsentAfter is for how long other rules may be evaluated without a rule before it counts as
 	// removed. If it comes back later, it starts at that time.
 	AbsentAfter time.Duration
@@ -39,7 +41,7 @@ type Settings struct {
 
 // DefaultSettings are the settings of production.
 var DefaultSettings = Settings{Every: time.Second, PageObjects: 200, PageTime: time.Second, PageBytes: 4 << 20,
-	AbsentAfter: time.Hour, TxTimeout: 10 * time.Second}
+	PageChanges: 2000, AbsentAfter: time.Hour, TxTimeout: 10 * time.Second}
 
 // Options configure a Scheduler.
 type Options struct {

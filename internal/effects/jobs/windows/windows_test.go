@@ -54,20 +54,26 @@ func (b *fixture) setClock(t testing.TB, clock string) {
 
 // putObject stores an invoice that is certain, ambiguous, deleted, or bare: only its existence is
 // known.
-func (b *fixture) putObject(t *testing.T, id, state, is string) {
+func (b *fixture) putObject(t testing.TB, id, state, is string) {
+	t.Helper()
+	b.put(t, "invoice", id, state, is)
+}
+
+// put stores an object of a type.
+func (b *fixture) put(t testing.TB, objectType, id, state, is string) {
 	t.Helper()
 	b.db.Exec(t, `
 INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
 	tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash,
   state, sanitized, last_event_id, revision, rule_version, created_at, updated_at)
-VALUES ($1, '', 'invoice', $2, false, CASE WHEN $4 = 'bare' THEN -9223372036854775808 ELSE 1 END, 0, 0, '[]', false, 0,
+VALUES ($1, '', $5, $2, false, CASE WHEN $4 = 'bare' THEN -9223372036854775808 ELSE 1 END, 0, 0, '[]', false, 0,
 	0, 0, $4 = 'ambiguous', $4 = 'deleted', sha256($3::text::bytea), sha256($3::text::bytea), CASE
 	WHEN $4 IN ('certain', 'ambiguous') THEN $3::jsonb END,
   false, 1, 1, 1, clock_now(), clock_now())
 ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET version_at = excluded.version_at,
 	state = excluded.state, state_hash = excluded.state_hash, exact_hash = excluded.exact_hash,
-	ambiguous = excluded.ambiguous, deleted = excluded.deleted`,
-		b.source, id, state, is)
+	ambiguous = excluded.ambiguous, deleted = excluded.deleted, updated_at = excluded.updated_at`,
+		b.source, id, state, is, objectType)
 }
 
 // putInvoices stores invoices.

@@ -1,0 +1,6 @@
+package windows
+
+// Statements whose plans a test examines.
+const (
+	CollectSQL, ListedSQL, SummarySQL, DeleteChangesSQL = collectSQL, listedSQL, summarySQL, deleteChangesSQL
+)
