@@ -71,6 +71,31 @@ kill_postern() {
   echo "killed with kill -9"
 }
 
+# set_clock SECONDS sets the database's clock to a time, in seconds since 1970. It goes on from
+# there, and decides when a window ends and when the lease of a dead process is over.
+set_clock() {
+  psql -qX "$(instance database_url)" -c "CREATE OR REPLACE FUNCTION postern.clock_now() RETURNS timestamptz
+    LANGUAGE sql VOLATILE AS \$\$SELECT clock_timestamp() + interval '$(($1 - $(date +%s))) seconds'\$\$"
+}
+
+# push SOURCE TOKEN TYPE ID DATA pushes an event about an object, and waits until the mirror has the
+# object.
+push() {
+  curl -fsS "$(instance ingest_url)/webhooks/$1" -o /dev/null -H "Authorization: Bearer $2" \
+    -H 'Content-Type: application/cloudevents+json' \
+    -d "{\"specversion\": \"1.0\", \"id\": \"$4-made\", \"source\": \"/$1\", \"type\": \"com.example.$3.made\",
+         \"subject\": \"$4\", \"time\": \"$(date -u +%Y-%m-%dT%H:%M:%SZ)\", \"data\": $5}"
+  eventually mirrored "$1" "$3" "$4"
+}
+
+mirrored() { postern objects show "$@" >"$work/shown" 2>&1; }
+
+# hangs FAULT PATH BODY: a request to the sink gets no response until its caller disconnects.
+hangs() { curl -fsS -X POST -G "$SINK_URL/-/faults" -d "fault=$1" -d "path=$2" -d "body=$3"; }
+
+# hanging NUMBER succeeds when so many requests to the sink get no response.
+hanging() { [[ $(curl -fsS "$SINK_URL/-/hanging") == "$1" ]]; }
+
 # postern runs the command line against this instance.
 postern() { "$bin/postern" "$@" --dir "$work/state"; }
 

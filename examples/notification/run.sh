@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Five hours of invoices, with an hourly notification to sales: windows overlap, an invoice comes
-# late, Postern is down for two hours, and at the end the rule gets another version. The hours pass
-# only on the database's clock.
+# late, Postern is killed in the middle of two notifications and is down for two hours, and at the
+# end the rule gets another version. The hours pass only on the database's clock.
 . "$(dirname "$0")/../common.sh"
 build ./cmd/postern ./examples/sink
 export INVOICING_TOKEN=token-of-invoicing-0123456789
@@ -14,27 +14,15 @@ start_postern
 
 first=$(($(date +%s) / 3600 * 3600 + 3600)) # the full hour at which the example starts
 
-# clock HOUR SECONDS sets the database's clock to that time after the start. This clock decides when
-# a window ends.
-clock() {
-  local ahead=$((first + $1 * 3600 + $2 - $(date +%s)))
-  psql -qX "$(instance database_url)" -c "CREATE OR REPLACE FUNCTION postern.clock_now() RETURNS timestamptz
-    LANGUAGE sql VOLATILE AS \$\$SELECT clock_timestamp() + interval '$ahead seconds'\$\$"
-}
+# clock HOUR SECONDS sets the database's clock to that time after the start.
+clock() { set_clock $((first + $1 * 3600 + $2)); }
 
 # invoice NUMBER HOUR MINUTE pushes an invoice that the invoicing service created at that time.
 invoice() {
-  curl -fsS "$(instance ingest_url)/webhooks/invoicing" -o /dev/null -H "Authorization: Bearer $INVOICING_TOKEN" \
-    -H 'Content-Type: application/cloudevents+json' \
-    -d "{\"specversion\": \"1.0\", \"id\": \"$1-made\", \"source\": \"/invoices\",
-         \"type\": \"com.example.invoice.made\",
-         \"subject\": \"$1\", \"time\": \"$(date -u +%Y-%m-%dT%H:%M:%SZ)\",
-         \"data\": {\"id\": \"$1\", \"total\": \"$1.00\", \"created\": $((first + $2 * 3600 + $3 * 60))}}"
-  eventually mirrored "$1" # a window sees the objects that the mirror has at that time
+  push invoicing "$INVOICING_TOKEN" invoice "$1" \
+    "{\"id\": \"$1\", \"total\": \"$1.00\", \"created\": $((first + $2 * 3600 + $3 * 60))}"
   echo "invoice $1, made at $2:$3"
 }
-
-mirrored() { postern objects show invoicing invoice "$1" >"$work/shown" 2>&1; }
 
 # notified NUMBER waits until sales got that many notifications and no effect is open.
 notified() {
@@ -51,7 +39,15 @@ notified 3
 say "hour 1: two more, and one of 0:59 is delivered late; the window has three hours, so it includes it"
 for n in 4 5; do invoice $n 1 1$n; done
 invoice 6 0 59
+say "the notifications of 4 and 5 get no response: one before it is sent, one after it"
+hangs hangs /mail '"4"'
+hangs acts_hangs /mail '"5"'
 clock 2 5
+in_the_middle() { hanging 2 && [[ $(effects "done") == 4 ]]; }
+eventually in_the_middle
+kill_postern
+start_postern
+clock 2 90 # after the leases of the dead process
 notified 6
 
 say "hour 2: one more; then Postern is down for two hours, and afterwards both windows are evaluated"

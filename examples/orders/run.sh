@@ -10,8 +10,6 @@ serve sink "$bin/sink" -listen 127.0.0.1:0 -ignores mail
 export SINK_URL=$url
 start_postern
 
-# hangs FAULT PATH BODY: the request gets no response until its caller disconnects.
-hangs() { curl -fsS -X POST -G "$SINK_URL/-/faults" -d "fault=$1" -d "path=$2" -d "body=$3"; }
 hangs hangs /accounting/customers email=ada
 hangs hangs /accounting/customers '"grace@'
 hangs acts_hangs /accounting/customers '"barbara@'
@@ -33,8 +31,7 @@ push_orders
 
 say "each order hangs at another point: 1001 while accounting is searched, 1002 before its customer is created, 1003" \
   "after it, 1004 before its invoice..."
-hanging() { [[ $(curl -fsS "$SINK_URL/-/hanging") == 9 ]]; }
-eventually hanging
+eventually hanging 9
 kill_postern
 
 say "restart: this process continues the effects when the leases of the dead process are over (50 seconds)"

@@ -13,11 +13,9 @@ export SINK_URL=$url
 curl -fsS "$SINK_URL/mail/messages" -d '{"template":"welcome","to":"ada@example.com"}'
 start_postern
 
-# hangs FAULT BODY: the request gets no response until its caller disconnects.
-hangs() { curl -fsS -X POST -G "$SINK_URL/-/faults" -d "fault=$1" -d path=/mail -d "body=$2"; }
-hangs hangs 'to=grace'
-hangs hangs '"barbara@'
-hangs acts_hangs '"edsger@'
+hangs hangs /mail 'to=grace'
+hangs hangs /mail '"barbara@'
+hangs acts_hangs /mail '"edsger@'
 
 push_users() {
   for name in ada grace barbara edsger tony; do
@@ -30,8 +28,8 @@ push_users() {
 }
 say "five users are new: grace's check gets no response, barbara's mail neither, and edsger's is sent without one"
 push_users
-hanging() { [[ $(curl -fsS "$SINK_URL/-/hanging") == 3 && $(effects "done") == 2 ]]; }
-eventually hanging
+in_the_middle() { hanging 3 && [[ $(effects "done") == 2 ]]; }
+eventually in_the_middle
 kill_postern
 
 say "restart: this process continues the effects when the leases of the dead process are over (50 seconds)"

@@ -1,5 +1,6 @@
 // Command billing serves the API of a billing service with 250 invoices. Every fifth invoice is
-// overdue. The list has pages of 50, in the order of the numbers.
+// overdue in the list, which has pages of 50, in the order of the numbers. The customer pays the
+// last one after that.
 package main
 
 import (
@@ -9,8 +10,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -23,18 +26,19 @@ const (
 
 // billing is the handler of the API.
 type billing struct {
-	// hold is the page whose first request gets no response; 0: none. held is true after that
-	// request, and holding counts the requests that wait.
-	hold    int
-	held    atomic.Bool
+	// hold are the requests that get no response the first time. held are those that were made, and
+	// holding counts the requests that wait.
+	hold    []string
+	held    sync.Map
 	holding atomic.Int64
 }
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:9091", "address to listen on; port 0 picks a free one")
 	b := &billing{}
-	flag.IntVar(&b.hold, "hold", 0, "page whose first request gets no response")
+	hold := flag.String("hold", "", "requests that get no response the first time, e.g. /invoices/in_0010")
 	flag.Parse()
+	b.hold = strings.Split(*hold, ",")
 	l, err := net.Listen("tcp", *listen)
 	if err == nil {
 		fmt.Printf("listening on http://%s\n", l.Addr())
@@ -58,20 +62,22 @@ func (b *billing) routes() http.Handler {
 			answer(w, http.StatusUnauthorized, map[string]any{"error": "no such key"})
 			return
 		}
+		if uri := r.URL.RequestURI(); slices.Contains(b.hold, uri) {
+			if _, again := b.held.LoadOrStore(uri, true); !again {
+				b.holding.Add(1)
+				<-r.Context().Done()
+				b.holding.Add(-1)
+				return
+			}
+		}
 		mux.ServeHTTP(w, r)
 	})
 	return all
 }
 
 // list responds with the page after an invoice: GET /invoices?after=in_0100.
-func (b *billing) list(w http.ResponseWriter, r *http.Request) {
+func (*billing) list(w http.ResponseWriter, r *http.Request) {
 	after := number(r.URL.Query().Get("after"))
-	if after/page+1 == b.hold && b.held.CompareAndSwap(false, true) {
-		b.holding.Add(1)
-		<-r.Context().Done()
-		b.holding.Add(-1)
-		return
-	}
 	var items []any
 	for n := after + 1; n <= min(after+page, invoices); n++ {
 		items = append(items, invoice(n))
@@ -83,13 +89,17 @@ func (b *billing) list(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, map[string]any{"items": items, "next": next})
 }
 
-func (b *billing) one(w http.ResponseWriter, r *http.Request) {
+func (*billing) one(w http.ResponseWriter, r *http.Request) {
 	n := number(r.PathValue("id"))
 	if n < 1 || n > invoices {
 		answer(w, http.StatusNotFound, map[string]any{"error": "no such invoice"})
 		return
 	}
-	answer(w, http.StatusOK, invoice(n))
+	one := invoice(n)
+	if n == invoices {
+		one["status"] = "paid"
+	}
+	answer(w, http.StatusOK, one)
 }
 
 func invoice(n int) map[string]any {
