@@ -10,11 +10,7 @@ import (
 	"github.com/postern-gateway/postern/internal/settings"
 )
 
-// EffectSummary summarizes other objects of the source for each object of a rule on a schedule:
-// those that changed in the time window and contain the object's id. Expressions may use
-// summary.count (their number), summary.sums.NAME, summary.objects (a list) and summary.cut. An
-// object that is deleted or ambiguous does not count. A change that is committed after the window
-// was opened is part of the next window.
+// EffectSummary summarizes other objects of the source for each object of a rule on a schedule.
 type EffectSummary struct {
 	// Type is the type of the objects that are summarized, e.g. invoice.
 	Type string `yaml:"type,omitempty"`
