@@ -86,8 +86,8 @@ type Effect struct {
 	// Summary adds a summary of other objects to a rule on a schedule, e.g. of the invoices of each
 	// customer: those that changed in the time window and contain the object's id. Expressions may
 	// use summary.count, summary.sums.NAME, summary.objects (a list) and summary.cut. A deleted or
-	// ambiguous object does not count. A change that is committed after the window opened is part of
-	// the next window.
+	// ambiguous object does not count. A change that is committed after the window opened is part
+	// of the next window.
 	Summary EffectSummary `yaml:"summary,omitempty"`
 	// Key identifies the planned effect, e.g. "email:receipt:{{ new.id }}". Postern executes an
 	// effect with the same key once, whatever is retried, replayed or delivered again. For one
