@@ -51,16 +51,12 @@ func TestRetention_endedEffects_expire(t *testing.T) {
 	b.runPolicy(t, contents)
 	cleared := b.rows(t, `SELECT key FROM effects WHERE template_data IS NULL AND reason = '' AND key NOT LIKE 'more %'
 		ORDER BY key`)
-	equal(t, "",
-		[]string{"done 9 d gone", "done 9 d there", "expired 9 d gone", "expired 9 d there", "rejected 9 d gone",
-			"rejected 9 d there", "superseded 9 d gone", "superseded 9 d there"},
-		cleared)
+	equal(t, "", []string{"done 9 d gone", "done 9 d there", "expired 9 d gone", "expired 9 d there",
+		"rejected 9 d gone", "rejected 9 d there", "superseded 9 d gone", "superseded 9 d there"}, cleared)
 	left := b.rows(t, `SELECT DISTINCT e.key FROM effects e JOIN effect_steps s USING (effect)
 		WHERE concat(s.request, s.captured, s.error) LIKE '%ada%' ORDER BY 1`)
-	equal(t, "",
-		[]string{"done 1 d gone", "done 1 d there", "needs_review 1 d gone", "needs_review 1 d there",
-			"needs_review 9 d gone", "needs_review 9 d there", "rejected 1 d gone", "rejected 1 d there"},
-		left)
+	equal(t, "", []string{"done 1 d gone", "done 1 d there", "needs_review 1 d gone", "needs_review 1 d there",
+		"needs_review 9 d gone", "needs_review 9 d there", "rejected 1 d gone", "rejected 1 d there"}, left)
 	b.checkText(t, "10086 10058",
 		`SELECT count(*) || ' ' || count(*) FILTER (WHERE template_data IS NULL) FROM effects`)
 
@@ -90,8 +86,7 @@ func TestRetention_scheduleEffects_expireAfterTheirObject(t *testing.T) {
 		SELECT d.id || ' ' || state || ' ' || age, 1, 'weekly', $1, '', 'thing', d.id, 0, 0, '{"window": {}}', state,
 			'post', clock_now(), clock_now() - age::interval
 		FROM unnest(ARRAY[$2, 'nobody']) AS d(id), unnest('{9 d,1 d}'::text[]) AS age,
-			unnest('{done,expired,rejected}'::text[]) AS state`,
-		b.source, object)
+			unnest('{done,expired,rejected}'::text[]) AS state`, b.source, object)
 	all := func(of ...string) (keys []string) {
 		for _, one := range of {
 			id, age, _ := strings.Cut(one, " ")

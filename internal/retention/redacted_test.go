@@ -161,9 +161,8 @@ func TestRetention_keysOfRedactedEvents_stay(t *testing.T) {
 		t.Errorf("%v were to expire, and %d keys did", preview.Expired, gone)
 	}
 	d := events.Delivery{Source: b.source, ReceivedAt: b.now, Origin: events.OriginWebhook, Headers: []byte(`{}`),
-		Verification: []byte(`{}`), Body: []byte(body),
-		Events: []provider.Event{{Key: key, Type: "thing", ObjectType: "thing", ObjectID: object,
-			Fingerprint: provider.BodyFingerprint([]byte(body))}}}
+		Verification: []byte(`{}`), Body: []byte(body), Events: []provider.Event{{Key: key, Type: "thing",
+			ObjectType: "thing", ObjectID: object, Fingerprint: provider.BodyFingerprint([]byte(body))}}}
 	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{d})
 	if err != nil || !receipts[0][0].Duplicate || receipts[0][0].ID != id {
 		t.Fatalf("the same delivery again: %+v, %v", receipts, err)

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,8 +90,7 @@ func TestRetention_crashAtEachStep_endsInSameState(t *testing.T) {
 		}
 		b.checkRebuild(t, 1000)
 		return map[string][]string{"retained_objects": b.rows(t, sharedColumnsSQL("retained_objects")),
-			"objects": b.rows(t, sharedColumnsSQL("objects")),
-			"tables": b.rows(t, `SELECT relname FROM pg_class
+			"objects": b.rows(t, sharedColumnsSQL("objects")), "tables": b.rows(t, `SELECT relname FROM pg_class
 				WHERE relname ~ '^events_' AND relkind = 'r' ORDER BY 1`),
 			"dropped_partitions": b.rows(t, `SELECT name || ' ' || events || ' ' || (dropped_at IS NOT NULL)
 				FROM dropped_partitions ORDER BY name`),
@@ -103,9 +103,12 @@ func TestRetention_crashAtEachStep_endsInSameState(t *testing.T) {
 	if len(want["dropped_partitions"]) != 2 || len(steps) < 15 {
 		t.Fatalf("%v %v", want, steps)
 	}
-	for crash := range steps {
+	for crash, name := range steps {
+		if testing.Short() && slices.Contains(steps[:crash], name) {
+			continue // the same step for another partition or range
+		}
 		if got, _ := end(crash + 1); cmp.Diff(want, got) != "" {
-			t.Errorf("ended before step %d (%s): %s", crash+1, steps[crash], cmp.Diff(want, got))
+			t.Errorf("ended before step %d (%s): %s", crash+1, name, cmp.Diff(want, got))
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package retention_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,9 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/apply"
@@ -26,6 +23,12 @@ import (
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
+
+// The checks of package testkit by short names, because most lines of these tests use one.
+var (
+	must, equal, execSQL = testkit.Must, testkit.Equal, testkit.ExecSQL
+	openTx, leaseRun     = testkit.OpenTx, applied.LeaseRun
+)
 
 // testBundle is a log of several days whose events were applied live.
 type testBundle struct {
@@ -76,8 +79,7 @@ func setupDays(t *testing.T, seed uint64, days, objects int, then func(b *testBu
 // setClock sets the database's clock back by some days.
 func (b *testBundle) setClock(t *testing.T, days int) {
 	t.Helper()
-	b.exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
-		'SELECT clock_timestamp() - interval ''%d days'''`, days))
+	b.db.ReplaceClock(t, fmt.Sprintf("clock_timestamp() - interval '%d days'", days))
 }
 
 func (b *testBundle) exec(t *testing.T, sql string, args ...any) int64 {
@@ -168,55 +170,8 @@ func sharedColumnsSQL(table string) string {
 		FROM ` + table + ` o ORDER BY object_id`
 }
 
-// must ends the test on an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // errOf returns the error of a call whose other result is not needed.
 func errOf[T any](_ T, err error) error { return err }
-
-// equal reports the difference between two values.
-func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
-	t.Helper()
-	if diff := cmp.Diff(want, got, opts...); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// execSQL runs a statement over a pool, a session or a transaction.
-func execSQL(t testing.TB, over interface {
-	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
-}, sql string, args ...any) {
-	t.Helper()
-	if _, err := over.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// openTx runs a statement in a transaction that stays open until it is rolled back, at the latest
-// at the end of the test.
-func openTx(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
-	t.Helper()
-	tx, err := pool.Begin(t.Context())
-	must(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	execSQL(t, tx, sql, args...)
-	return tx
-}
-
-// leaseRun returns the next run of a job, leased by a process.
-func leaseRun(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
-	t.Helper()
-	h, err := runs.Acquire(t.Context(), pool, by, lease, job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
-	return h
-}
 
 // checkText fails unless a query of one text returns it.
 func (b *testBundle) checkText(t *testing.T, want, sql string, args ...any) {

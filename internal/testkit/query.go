@@ -3,6 +3,7 @@ package testkit
 import (
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -37,4 +38,20 @@ func (db *DB) WantRows(t testing.TB, want int, from string, args ...any) {
 	if got := db.QueryStrings(t, "SELECT count(*)::text FROM "+from, args...)[0]; got != strconv.Itoa(want) {
 		t.Errorf("%s rows, want %d: %s", got, want, from)
 	}
+}
+
+// ReplaceClock makes an SQL expression the clock of the database.
+func (db *DB) ReplaceClock(t testing.TB, expression string) {
+	t.Helper()
+	db.Exec(t, "CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT "+
+		expression+"$$")
+}
+
+// StopClock stops the clock of the database at a time. A test moves it in the table test_clock.
+func (db *DB) StopClock(t testing.TB, at time.Time) {
+	t.Helper()
+	db.Exec(t, "CREATE TABLE test_clock (at timestamptz NOT NULL)")
+	db.Exec(t, "GRANT SELECT ON test_clock TO PUBLIC")
+	db.Exec(t, "INSERT INTO test_clock VALUES ($1)", at)
+	db.ReplaceClock(t, "at FROM postern.test_clock")
 }

@@ -56,9 +56,7 @@ func New(t testing.TB) *Log {
 func (l *Log) AddSource(t testing.TB, name string) int32 {
 	t.Helper()
 	registered, err := events.RegisterSources(t.Context(), l.Pool, map[string]string{name: "sim"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	l.Sources[name] = apply.Source{Number: registered.Number[name], Config: &provider.Source{Name: name},
 		Provider: sim.Provider{}}
 	return registered.Number[name]
@@ -87,9 +85,7 @@ func (l *Log) AppendEvents(t testing.TB, source int32, evs []sim.Event) (stored 
 			ds[i] = l.Delivery(source, fmt.Sprint("k", l.keys), e)
 		}
 		receipts, err := events.Append(t.Context(), l.DB.Pool, ds)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		for i, e := range chunk {
 			m := Message(0, e)
 			m.Source, m.ID, m.Key, m.Origin = names[source], receipts[i][0].ID, ds[i].Events[0].Key, l.Origin
@@ -114,16 +110,12 @@ func AppendDeliveries(t testing.TB, gateway *pgxpool.Pool, s apply.Source,
 	t.Helper()
 	for _, d := range deliveries {
 		identified, err := s.Provider.Identify(s.Config, d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		appended, err := events.Append(t.Context(), gateway,
 			[]events.Delivery{{Source: s.Number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
 				Headers: events.AppendHeaders(nil, s.Provider.Headers(), d), Verification: []byte(`{}`), Body: d.Body,
 				Events: identified}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		receipts = append(receipts, appended[0][0])
 	}
 	return receipts
@@ -160,9 +152,7 @@ func (l *Log) Options(reader provider.Provider, names ...string) apply.Options {
 func (l *Log) Applier(t testing.TB, reader provider.Provider, names ...string) *apply.Applier {
 	t.Helper()
 	a, err := apply.New(l.Options(reader, names...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return a
 }
 
@@ -218,6 +208,16 @@ func StartRunner(t testing.TB, pool *pgxpool.Pool, id string, slots int, jobs ma
 	}
 	t.Cleanup(stop)
 	return stop
+}
+
+// LeaseRun returns the next run of a job, leased by a process.
+func LeaseRun(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
+	t.Helper()
+	h, err := runs.Acquire(t.Context(), pool, by, lease, job)
+	if err != nil || h == nil {
+		t.Fatal(h, err)
+	}
+	return h
 }
 
 // WaitForRun waits until done accepts a run.
