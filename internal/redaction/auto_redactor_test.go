@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
@@ -41,14 +39,11 @@ func setupShops(t *testing.T) *shopFixture {
 func (s *shopFixture) deliver(t *testing.T, origin, topic, body string) int64 {
 	t.Helper()
 	s.n++
-	receipts, err := events.Append(t.Context(), s.db.Role(t, "gateway"),
-		[]events.Delivery{{Source: s.shop, ReceivedAt: time.Now(), Origin: origin, Headers: []byte(`{}`),
-			Verification: []byte(`{}`),
-			Body:         []byte(body), Events: []provider.Event{{Key: fmt.Sprint("shop", s.n), Type: topic,
-				Account: "x.myshopify.com", Fingerprint: provider.BodyFingerprint([]byte(body))}}}})
-	must(t, err)
-	s.moveRepublisher(t, receipts[0][0].ID)
-	return receipts[0][0].ID
+	id := s.appendDelivery(t, events.Delivery{Source: s.shop, ReceivedAt: time.Now(), Origin: origin,
+		Body: []byte(body), Events: []provider.Event{{Key: fmt.Sprint("shop", s.n), Type: topic,
+			Account: "x.myshopify.com"}}})[0]
+	s.moveRepublisher(t, id)
+	return id
 }
 
 // moveRepublisher sets the republisher's cursor.
@@ -98,9 +93,7 @@ func TestAutoRedactor_request_becomesOneRun(t *testing.T) {
 	id := s.deliver(t, events.OriginWebhook, "customers/redact", redactRequest)
 	later := s.deliver(t, events.OriginWebhook, "orders/create", `{"id": 9, "email": "`+email+`"}`)
 	s.tick(t)
-	if diff := cmp.Diff([]string{fmt.Sprint(id)}, s.requestedRuns(t)); diff != "" {
-		t.Fatal(diff)
-	}
+	equal(t, "", []string{fmt.Sprint(id)}, s.requestedRuns(t))
 	must(t, s.execute(t).End(t.Context(), runs.Done, ""))
 	s.exec(t, `DELETE FROM runs`) // its run history is deleted; the audit stays
 	s.tick(t)
@@ -112,10 +105,8 @@ func TestAutoRedactor_request_becomesOneRun(t *testing.T) {
 		t.Errorf("bodies remain of %v, want %d", left, later)
 	}
 	audit := s.rows(t, `SELECT actor || ': ' || reason || ', ' || events FROM redactions`)
-	equal(t, "",
-		[]string{fmt.Sprintf("postern: redact_on_request of source shop: requested by event %d (customers/redact), 2",
-			id)},
-		audit)
+	equal(t, "", []string{fmt.Sprintf(
+		"postern: redact_on_request of source shop: requested by event %d (customers/redact), 2", id)}, audit)
 }
 
 // These wait for an operator: requests for a report, requests without verified content, unreadable
@@ -429,16 +420,14 @@ func TestRemoveSpool_reportedRecently_needsForce(t *testing.T) {
 		}
 	}
 	since := "2026-01-01T00:00:00.000000Z"
-	if diff := cmp.Diff([]string{
+	equal(t, "", []string{
 		fmt.Sprintf("back there:/spool %s true true 3 100 [%d]", since, before),
 		fmt.Sprintf("earlier here:/spool  false false nothing [%d]", before),
 		fmt.Sprintf("earlier full here:/spool %s true true nothing [%d]", since, before),
 		fmt.Sprintf("gone there:/spool %s true true 3 100 [%d]", since, before),
 		fmt.Sprintf("here here:/spool %s true false 3 100 [%d]", since, before),
 		fmt.Sprintf("unreported there:/spool %s true true nothing []", since),
-	}, listed); diff != "" {
-		t.Error(diff)
-	}
+	}, listed)
 	for _, c := range []struct {
 		name  string
 		force bool

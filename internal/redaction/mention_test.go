@@ -142,13 +142,9 @@ func (b *fixture) byMentions(t *testing.T, include []string, values ...string) r
 func (b *fixture) put(t *testing.T, objectType, object, headers, body string) int64 {
 	t.Helper()
 	b.n++
-	d := events.Delivery{Source: b.source, ReceivedAt: time.Now().UTC(), Origin: events.OriginWebhook,
-		Headers: []byte(headers), Verification: []byte(`{}`),
-		Body: []byte(body), Events: []provider.Event{{Key: fmt.Sprint("put", b.n), Type: objectType + ".updated",
-			ObjectType: objectType, ObjectID: object, Fingerprint: provider.BodyFingerprint([]byte(body))}}}
-	receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"), []events.Delivery{d})
-	must(t, err)
-	return receipts[0][0].ID
+	return b.appendDelivery(t, events.Delivery{Source: b.source, ReceivedAt: time.Now().UTC(),
+		Origin: events.OriginWebhook, Headers: []byte(headers), Body: []byte(body), Events: []provider.Event{{
+			Key: fmt.Sprint("put", b.n), Type: objectType + ".updated", ObjectType: objectType, ObjectID: object}}})[0]
 }
 
 // putObject stores an object in the mirror whose event is in a dropped partition.
@@ -274,10 +270,8 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 			t.Errorf("a second run counts %d as %s", n, name)
 		}
 	}
-	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Events != 0 || preview.Objects != 0 ||
-		preview.Rejections+preview.Conflicts+preview.Effects+preview.Refetches+preview.Differences != 0 {
-		t.Errorf("a later preview: %+v, %v", preview, err)
+	if p := b.wantPreview(t, params, 0, 0); p.Rejections+p.Conflicts+p.Effects+p.Refetches+p.Differences != 0 {
+		t.Errorf("a later preview: %+v", p)
 	}
 }
 
@@ -408,14 +402,11 @@ func TestBuildPreview_object_countsOtherMentions(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.putMentions(t)
-	preview, err := redaction.BuildPreview(t.Context(), b.operator,
-		&redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "cus_1a"}}}, nil)
-	must(t, err)
+	preview := b.wantPreview(t, redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing",
+		ID: "cus_1a"}}}, 1, 1)
 	want := []redaction.TypeCount{{Type: "charge", Events: 2, Example: "ch_1"},
 		{Type: "subscription", Objects: 1, Example: "sub_1"}}
-	if diff := cmp.Diff(want, preview.Others); diff != "" || preview.Events != 1 || preview.Objects != 1 {
-		t.Errorf("%+v: %s", preview, diff)
-	}
+	equal(t, "other mentions", want, preview.Others)
 }
 
 // The response to a refetch request would restore the cleared data.

@@ -91,10 +91,7 @@ func TestRedactObjects_retainedAndStaged_areCleared(t *testing.T) {
 		THEN RETURN NULL; END IF; RETURN NEW; END $$`)
 	b.exec(t, `CREATE TRIGGER meanwhile BEFORE UPDATE ON retained_objects FOR EACH ROW EXECUTE FUNCTION meanwhile()`)
 	params := b.byState(t, email)
-	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Objects != 1 || preview.Events != 0 {
-		t.Errorf("%+v, %v", preview, err)
-	}
+	b.wantPreview(t, params, 0, 1)
 	b.run(t, params)
 	b.wantGone(t, "lovelace")
 	if b.rows(t, `SELECT last_value::text FROM tries`)[0] != "2" {
@@ -236,9 +233,8 @@ func TestRedact_object_clearsEventsThatNamedIt(t *testing.T) {
 		[]int64{failed, dead, ignored})
 	b.setComplete(t)
 	params := redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}}
-	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Events != 4 || preview.Objects != 1 || preview.Examined != 5 || preview.WholeDeliveries {
-		t.Errorf("%+v, %v", preview, err)
+	if preview := b.wantPreview(t, params, 4, 1); preview.Examined != 5 || preview.WholeDeliveries {
+		t.Errorf("%+v", preview)
 	}
 	if h := b.run(t, params); h.Counts[redaction.CountEvents] != 4 || h.Counts[redaction.CountExamined] != 5 {
 		t.Errorf("%v", h.Counts)
@@ -265,24 +261,23 @@ func TestParams_allWithoutAccount_clearsNamedOnly(t *testing.T) {
 	}
 }
 
-// overwriteFromProvider stores a refetch by which an operator overwrites the object, and applies
-// it.
-func (b *fixture) overwriteFromProvider(t *testing.T, object, address string) int64 {
+// refetch stores a refetch of an object with an address, and applies it. By overwrites, an operator
+// overwrites the object with it.
+func (b *fixture) refetch(t *testing.T, object, address string, overwrites bool) int64 {
 	t.Helper()
 	now := time.Now().UTC()
-	l := provider.Refetch{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: object,
-		Body: fmt.Appendf(nil, `{"unit": 1, "object": {"customer": {"email": %q}}}`, address)},
-		Date: now, Overwrite: &provider.Overwrite{Before: now, Actor: "me", Reason: "no operator requested it"}}
-	body, err := l.Encode()
+	l := provider.Refetch{Date: now, Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: object,
+		Body: fmt.Appendf(nil, `{"unit": 1, "object": {"customer": {"email": %q}}}`, address)}}
+	if overwrites {
+		l.Overwrite = &provider.Overwrite{Before: now, Actor: "me", Reason: "no operator requested it"}
+	}
+	text, err := l.Encode()
 	must(t, err)
-	receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"),
-		[]events.Delivery{{Source: b.source, ReceivedAt: now, Origin: events.OriginReconcile, Headers: []byte(`{}`),
-			Verification: []byte(`{}`),
-			Body:         body, Events: []provider.Event{{Key: "overwrite " + object, Type: provider.RefetchType,
-				ObjectType: "thing", ObjectID: object}}}})
-	must(t, err)
-	b.apply(t, 0, receipts[0][0].ID)
-	return receipts[0][0].ID
+	id := b.appendDelivery(t, events.Delivery{Source: b.source, ReceivedAt: now, Origin: events.OriginReconcile,
+		Body: text, Events: []provider.Event{{Key: "refetch of " + object, Type: provider.RefetchType,
+			ObjectType: "thing", ObjectID: object}}})[0]
+	b.apply(t, 0, id)
+	return id
 }
 
 // An operator overwrote an object, and it has changed since. After the refetch is redacted, a
@@ -297,7 +292,7 @@ func TestRedact_overwritingRefetch_keepsTheOverwriteInRebuild(t *testing.T) {
 			b.apply(t, 0, b.store(t, "hers", fmt.Appendf(nil,
 				`{"id": "d", "type": "thing.deleted", "object_id": "hers", "deleted": true, "final": true, `+
 					`"rank": 1, "unit": 1, "time": %d, "object": null}`, at), "unmeant")...)
-			refetch := b.overwriteFromProvider(t, "hers", email)
+			refetch := b.refetch(t, "hers", email, true)
 			b.apply(t, 0, b.store(t, "hers", fmt.Appendf(nil,
 				`{"id": "u", "type": "thing.updated", "object_id": "hers", "rank": 1, "unit": 1, "time": %d, `+
 					`"object": {"customer": {"email": "new@else.org"}}}`, time.Now().Add(2*time.Second).UnixMicro()),
@@ -318,8 +313,7 @@ func TestRedact_overwritingRefetch_keepsTheOverwriteInRebuild(t *testing.T) {
 				b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 			}
 			must(t, errOf(b.proc.ApplyStored(t.Context(),
-				apply.Target{Run: 900, Staging: &apply.Staging{Table: versioning.Staged}},
-				b.storedRow(t), false)))
+				apply.Target{Run: 900, Staging: &apply.Staging{Table: versioning.Staged}}, b.storedRow(t), false)))
 			equal(t, "live, and rebuilt", live, b.rows(t, rows+`staged_objects o`))
 			b.wantGone(t, email)
 		})
@@ -331,7 +325,7 @@ func TestRedact_overwritingRefetch_keepsTheOverwriteInRebuild(t *testing.T) {
 func TestRedact_overwrittenObject_oldDeleteStaysWithoutEffect(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.overwriteFromProvider(t, "hers", email)
+	b.refetch(t, "hers", email, true)
 	newer := b.store(t, "hers", fmt.Appendf(nil,
 		`{"id": "u", "type": "thing.updated", "object_id": "hers", "rank": 1, "unit": 1, "time": %d, `+
 			`"object": {"customer": {"email": %q}}}`, time.Now().Add(2*time.Second).UnixMicro(), email), "newer")

@@ -120,8 +120,7 @@ func (b *fixture) rebuild(t *testing.T, run int64) {
 	b.exec(t, `TRUNCATE staged_objects`)
 	b.exec(t, `INSERT INTO staged_objects SELECT * FROM retained_objects`)
 	must(t, errOf(b.proc.ApplyStored(t.Context(),
-		apply.Target{Run: run, Staging: &apply.Staging{Table: versioning.Staged}}, b.storedRow(t),
-		false)))
+		apply.Target{Run: run, Staging: &apply.Staging{Table: versioning.Staged}}, b.storedRow(t), false)))
 	b.wantSameStaged(t)
 }
 
@@ -184,8 +183,7 @@ func TestReapplySameVersion_keepsOtherEventsOfTheVersion(t *testing.T) {
 		b.source)
 	redacted := b.event(t, "tied", 5, email)
 	must(t, errOf(b.proc.ApplyStored(t.Context(),
-		apply.Target{Run: 900, Staging: &apply.Staging{Table: versioning.Staged}}, b.storedRow(t),
-		false)))
+		apply.Target{Run: 900, Staging: &apply.Staging{Table: versioning.Staged}}, b.storedRow(t), false)))
 	must(t, errOf(b.proc.Reduce(t.Context(), []int64{other, redacted})))
 	b.run(t, redaction.Params{Events: []int64{redacted}})
 	if got := b.state(t, "tied"); got != "tied@else.org" {
@@ -212,8 +210,7 @@ func TestRedact_openRebuildTransaction_isSeenOrWaitedFor(t *testing.T) {
 		return nil
 	}
 	must(t, errOf(b.proc.ApplyStored(t.Context(),
-		apply.Target{Run: 900, Staging: &apply.Staging{Table: versioning.Staged, Guard: check}},
-		[]int64{id}, false)))
+		apply.Target{Run: 900, Staging: &apply.Staging{Table: versioning.Staged, Guard: check}}, []int64{id}, false)))
 	b.wantGone(t, "lovelace")
 }
 

@@ -69,11 +69,10 @@ func TestRedact_value_isRemovedFromAllTables(t *testing.T) {
 			'replay'], ARRAY[
 		  'event ' || $1::text || ' was applied live and fails now: no number ' || $2::text,
 		  	'kept: event 99999999999999999999 is odd, event ' || $1::text || ' of source sim: ' || $2::text,
-		  	'event 1 is another']) AS d(j, d)`,
-		fmt.Sprint(ids[0]), email)
+		  	'event 1 is another']) AS d(j, d)`, fmt.Sprint(ids[0]), email)
 	const others = `SELECT to_jsonb(o)::text FROM objects o WHERE object_id IN ('other', 'older') ORDER BY object_id`
 	before := b.rows(t, others)
-	preview, err := redaction.BuildPreview(t.Context(), b.operator, ptr(b.byEmail(t, " Ada.Lovelace@EXAMPLE.org")), nil)
+	preview, err := redaction.BuildPreview(t.Context(), b.operator, new(b.byEmail(t, " Ada.Lovelace@EXAMPLE.org")), nil)
 	if err != nil || preview.Events != int64(len(ids)) || preview.WholeDeliveries {
 		t.Errorf("%+v, %v; want %d events", preview, err, len(ids))
 	}
@@ -95,8 +94,7 @@ func TestRedact_value_isRemovedFromAllTables(t *testing.T) {
 		(params ? 'finds') FROM redactions`)
 	equal(t, "", []string{fmt.Sprintf("me, she asked for it, %d, true, false", len(ids))}, audit)
 	b.wantText(t, "0", `SELECT count(*)::text FROM outcomes WHERE event_id = ANY($1) AND run = 0
-		AND status IN ('failed')`,
-		ids)
+		AND status IN ('failed')`, ids)
 	b.wantText(t, "1",
 		`SELECT count(*)::text FROM outbox o WHERE 'hers' = ANY(o.ids) AND o.batch = (SELECT max(batch) FROM outbox
 			WHERE 'hers' = ANY(ids))`)
@@ -133,8 +131,6 @@ func (b *fixture) checkAfterwards(t *testing.T) {
 	}
 }
 
-func ptr[T any](v T) *T { return &v }
-
 // An event is cleared with its whole delivery, an object with all events about it, whatever its
 // state.
 func TestRedact_eventsAndObjects_clearWholeDeliveries(t *testing.T) {
@@ -146,9 +142,8 @@ func TestRedact_eventsAndObjects_clearWholeDeliveries(t *testing.T) {
 	id, err := events.Find(t.Context(), b.operator, split[0], 0)
 	must(t, err)
 	params := redaction.Params{Events: []int64{id}}
-	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Events != 3 || !preview.WholeDeliveries || preview.Objects != 1 {
-		t.Errorf("%+v, %v", preview, err)
+	if preview := b.wantPreview(t, params, 3, 1); !preview.WholeDeliveries {
+		t.Errorf("%+v", preview)
 	}
 	if h := b.run(t, params); h.Counts[redaction.CountEvents] != 3 || b.state(t, "hers") != "nothing" {
 		t.Errorf("%v", h.Counts)
@@ -180,7 +175,7 @@ func TestRedact_repeatedExecution_keepsNewerEvents(t *testing.T) {
 	first := b.execute(t)
 	later := b.event(t, "hers", 40, "new@else.org")
 	// The process dies before it can record the end.
-	b.exec(t, `UPDATE runs SET params = (SELECT to_jsonb($1::jsonb)) WHERE run = $2`, ptr(mustJSON(t, params)), run)
+	b.exec(t, `UPDATE runs SET params = (SELECT to_jsonb($1::jsonb)) WHERE run = $2`, new(mustJSON(t, params)), run)
 	b.exec(t, `UPDATE checkpoints SET cursor = 0, lease_until = now() - interval '1 s' WHERE job = 'redact'`)
 	second := b.execute(t)
 	if b.state(t, "hers") != "new@else.org" {
@@ -310,9 +305,8 @@ func TestExecute_unreadableParams_fail(t *testing.T) {
 		len(b.rows(t, `SELECT actor FROM redactions`)) != 1 {
 		t.Errorf("%v", h.Counts)
 	}
-	must(t,
-		errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: redaction.Job,
-			Params: map[string]any{"everything": true}})))
+	must(t, errOf(runs.Create(t.Context(), b.operator,
+		runs.Request{Job: redaction.Job, Params: map[string]any{"everything": true}})))
 	h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
 	if _, err := (&redaction.Runner{Pool: b.pool, Applier: b.proc}).Execute(t.Context(), h,
 		slog.Default()); err == nil {
@@ -364,23 +358,16 @@ func TestRedact_afterAnyEnd_digestsAreDeleted(t *testing.T) {
 		b := setup(t)
 		b.event(t, "hers", 1, email)
 		run := b.request(t, b.byEmail(t, email))
-		h, err := runs.Acquire(t.Context(), b.pool, "test", time.Minute, redaction.Job)
-		if err == nil {
-			_, err = (&redaction.Runner{Pool: b.pool, Applier: b.proc}).Execute(t.Context(), h,
-				slog.New(slog.DiscardHandler))
-		}
-		must(t, err)
+		h := b.execute(t)
 		// It ended before it finished: the digests still exist.
 		b.exec(t, `UPDATE runs SET params = $1::text::jsonb WHERE run = $2`, mustJSON(t, b.byEmail(t, email)), run)
 		b.exec(t, `UPDATE redactions SET params = $1::text::jsonb, ended_at = NULL`, mustJSON(t, b.byEmail(t, email)))
 		if end == runs.Cancelled {
-			err = runs.ChangeStatus(t.Context(), b.operator, run, end)
+			must(t, runs.ChangeStatus(t.Context(), b.operator, run, end))
 		} else {
-			err = h.End(t.Context(), end, "")
+			must(t, h.End(t.Context(), end, ""))
 		}
-		if left := b.tablesWith(t, "digest"); err != nil || len(left) > 0 {
-			t.Errorf("%s: remaining in %v, %v", end, left, err)
-		}
+		b.wantGone(t, "digest")
 	}
 }
 
@@ -409,10 +396,7 @@ func TestRedact_objectsOfDroppedEvents_areFoundByState(t *testing.T) {
 			must(t, err)
 			params = redaction.Params{Source: b.source, Matchers: []redaction.ValueMatcher{f}}
 		}
-		if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-			preview.Objects != 2 || preview.Events != 0 {
-			t.Errorf("%+v, %v", preview, err)
-		}
+		b.wantPreview(t, params, 0, 2)
 		if h := b.run(t, params); h.Counts[redaction.CountObjects] != 2 {
 			t.Errorf("%v", h.Counts)
 		}

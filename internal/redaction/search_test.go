@@ -3,10 +3,7 @@ package redaction_test
 import (
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/postern-gateway/postern/internal/events"
-	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 )
 
@@ -67,9 +64,8 @@ func TestBuildPreview_unreadableBodies_areCounted(t *testing.T) {
 		VALUES ($1, 'r', '', '', now(), '{}', $2, 99), ($1, 'r', '', '', now(), '{}', '{"cut', 99)`,
 		b.source, []byte(`{"object": {"customer": {"email": "`+email+`"}, "rest": "cut`))
 	params := b.byEmail(t, email)
-	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Events != 1 || preview.Unread != 1 || preview.FirstUnread != first {
-		t.Errorf("%+v, %v", preview, err)
+	if preview := b.wantPreview(t, params, 1, 0); preview.Unread != 1 || preview.FirstUnread != first {
+		t.Errorf("%+v", preview)
 	}
 	h := b.run(t, params)
 	if h.Counts[redaction.CountEvents] != 1 || h.Counts[redaction.CountUnread] != 2 ||
@@ -86,9 +82,7 @@ func FuzzSearch(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	find, err := redaction.NewValueMatcher("$.a.b", email)
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if hit, unreadable := redaction.Search([]redaction.ValueMatcher{find}, body); hit && unreadable {
 			t.Errorf("%q is both", body)
@@ -117,16 +111,10 @@ func TestBuildPreview_missingObjects_areNotCounted(t *testing.T) {
 		{redaction.Params{Events: []int64{id}}, 1, 1},
 		{b.byEmail(t, email), 1, 1},
 	} {
-		if p, err := redaction.BuildPreview(t.Context(), b.operator, &c.params, nil); err != nil ||
-			p.Events != c.events || p.Objects != c.objects {
-			t.Errorf("%+v: %+v, %v", c.params, p, err)
-		}
+		b.wantPreview(t, c.params, c.events, c.objects)
 	}
 	b.exec(t, `DELETE FROM objects`)
-	if p, err := redaction.BuildPreview(t.Context(), b.operator, &redaction.Params{Events: []int64{id}},
-		nil); err != nil || p.Events != 1 || p.Objects != 0 {
-		t.Errorf("an object that only an outcome mentions: %+v, %v", p, err)
-	}
+	b.wantPreview(t, redaction.Params{Events: []int64{id}}, 1, 0) // only an outcome mentions the object
 }
 
 // A refetched object is at another place than in events, possibly as the only member of another
@@ -166,18 +154,7 @@ func TestRedact_refetchedObject_isCleared(t *testing.T) {
 	find, err := redaction.NewValueMatcher("$.data.object.customer.email", email)
 	must(t, err)
 	for _, address := range []string{email, "other@else.org"} {
-		l := provider.Refetch{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "of " + address,
-			Body: []byte(`{"unit": 1, "object": {"customer": {"email": "` + address + `"}}}`)}, Date: time.Now()}
-		text, err := l.Encode()
-		must(t, err)
-		receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"),
-			[]events.Delivery{{Source: b.source, ReceivedAt: time.Now().UTC(), Origin: events.OriginReconcile,
-				Headers:      []byte(`{}`),
-				Verification: []byte(`{}`), Body: text,
-				Events: []provider.Event{{Key: "refetch of " + address, Type: provider.RefetchType, ObjectType: "thing",
-					ObjectID: "of " + address}}}})
-		must(t, err)
-		b.apply(t, 0, receipts[0][0].ID)
+		b.refetch(t, "of "+address, address, false)
 	}
 	states := func() []string {
 		return b.rows(t, `SELECT coalesce(state->'customer'->>'email', 'nothing') FROM objects ORDER BY object_id`)
@@ -186,10 +163,7 @@ func TestRedact_refetchedObject_isCleared(t *testing.T) {
 		t.Fatalf("%q", got)
 	}
 	params := redaction.Params{Source: b.source, Matchers: []redaction.ValueMatcher{find}}
-	if preview, err := redaction.BuildPreview(t.Context(), b.operator, &params, nil); err != nil ||
-		preview.Events != 1 || preview.Objects != 1 {
-		t.Errorf("%+v, %v", preview, err)
-	}
+	b.wantPreview(t, params, 1, 1)
 	b.run(t, params)
 	if got := states(); got[0] != "nothing" || got[1] != "other@else.org" {
 		t.Errorf("%q", got)

@@ -11,9 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/apply"
@@ -27,6 +24,12 @@ import (
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
+
+// The checks of package testkit by short names, because most lines of these tests use one.
+var (
+	must, equal, execSQL = testkit.Must, testkit.Equal, testkit.ExecSQL
+	holdTx, leaseRun     = testkit.OpenTx, applied.LeaseRun
+)
 
 const email = "ada.lovelace@example.org"
 
@@ -42,8 +45,7 @@ type fixture struct {
 func setup(t *testing.T) *fixture {
 	t.Helper()
 	l := applied.New(t)
-	return &fixture{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source, proc: l.Applier(t,
-		nil)}
+	return &fixture{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source, proc: l.Applier(t, nil)}
 }
 
 // body returns the body of an event: an object at a time, with an address.
@@ -66,22 +68,44 @@ func (b *fixture) store(t *testing.T, object string, text []byte, keys ...string
 // storeAt is store with an earlier time of receipt, as for a delivery from a spool.
 func (b *fixture) storeAt(t *testing.T, received time.Time, object string, text []byte, keys ...string) []int64 {
 	t.Helper()
-	d := events.Delivery{Source: b.source, ReceivedAt: received, Origin: events.OriginWebhook, Headers: []byte(`{}`),
-		Verification: []byte(`{}`), Body: text}
+	d := events.Delivery{Source: b.source, ReceivedAt: received, Origin: events.OriginWebhook, Body: text}
 	if strings.Contains(string(text), email) {
 		d.Headers = []byte(`{"From": "` + email + `"}`)
 	}
 	for _, key := range keys {
-		d.Events = append(d.Events, provider.Event{Key: key, Type: "thing", ObjectType: "thing", ObjectID: object,
-			Fingerprint: provider.BodyFingerprint(text)})
+		d.Events = append(d.Events, provider.Event{Key: key, Type: "thing", ObjectType: "thing", ObjectID: object})
+	}
+	return b.appendDelivery(t, d)
+}
+
+// appendDelivery appends a delivery as a gateway does, and returns the ids of its events. The
+// delivery needs no headers, verification and fingerprints.
+func (b *fixture) appendDelivery(t *testing.T, d events.Delivery) (ids []int64) {
+	t.Helper()
+	d.Verification = []byte(`{}`)
+	if d.Headers == nil {
+		d.Headers = []byte(`{}`)
+	}
+	for i := range d.Events {
+		d.Events[i].Fingerprint = provider.BodyFingerprint(d.Body)
 	}
 	receipts, err := events.Append(t.Context(), b.db.Role(t, "gateway"), []events.Delivery{d})
 	must(t, err)
-	var ids []int64
 	for _, r := range receipts[0] {
 		ids = append(ids, r.ID)
 	}
 	return ids
+}
+
+// wantPreview checks how many events and objects a preview shows, and returns it.
+func (b *fixture) wantPreview(t *testing.T, o redaction.Params, events, objects int64) *redaction.Preview {
+	t.Helper()
+	p, err := redaction.BuildPreview(t.Context(), b.operator, &o, nil)
+	must(t, err)
+	if p.Events != events || p.Objects != objects {
+		t.Errorf("%+v shows %+v, want %d events and %d objects", o, p, events, objects)
+	}
+	return p
 }
 
 // event stores one event and applies it.
@@ -171,54 +195,8 @@ func mustJSON(t *testing.T, v any) string {
 	return string(b)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // errOf returns the error of a call whose other result is not needed.
 func errOf[T any](_ T, err error) error { return err }
-
-// equal reports how a value differs from the expected one.
-func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
-	t.Helper()
-	if diff := cmp.Diff(want, got, opts...); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// execSQL runs a statement over a pool, a session or a transaction.
-func execSQL(t testing.TB, over interface {
-	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
-}, sql string, args ...any) {
-	t.Helper()
-	if _, err := over.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// holdTx runs a statement in a transaction that stays open until it is rolled back, at the latest
-// at the end of the test.
-func holdTx(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
-	t.Helper()
-	tx, err := pool.Begin(t.Context())
-	must(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	execSQL(t, tx, sql, args...)
-	return tx
-}
-
-// leaseRun returns the next run of a job, leased by a process.
-func leaseRun(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
-	t.Helper()
-	h, err := runs.Acquire(t.Context(), pool, by, lease, job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
-	return h
-}
 
 // wantGone reports the tables that contain a text.
 func (b *fixture) wantGone(t *testing.T, text string) {
