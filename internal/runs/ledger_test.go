@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -21,6 +20,9 @@ import (
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
+
+// The checks of package testkit by short names, because most lines of these tests use one.
+var must, equal, execSQL = testkit.Must, testkit.Equal, testkit.ExecSQL
 
 const job = "replay"
 
@@ -102,10 +104,8 @@ func TestLease_expiresOrIsReleased_nextOwnerContinues(t *testing.T) {
 	must(t, third.End(t.Context(), runs.Done, ""))
 	got := b.show(t, run)
 	want := &runs.Run{ID: run, Job: job, Params: []byte(`{"type": "x"}`), Actor: "me", Reason: "because",
-		Status: runs.Done, Bound: 100, Cursor: 100, Expected: 7,
-		Counts: map[string]int64{"applied": 4}, CreatedAt: got.CreatedAt, StartedAt: got.StartedAt,
-		EndedAt:   got.EndedAt,
-		UpdatedAt: got.UpdatedAt}
+		Status: runs.Done, Bound: 100, Cursor: 100, Expected: 7, Counts: map[string]int64{"applied": 4},
+		CreatedAt: got.CreatedAt, StartedAt: got.StartedAt, EndedAt: got.EndedAt, UpdatedAt: got.UpdatedAt}
 	if diff := cmp.Diff(want, got); diff != "" || got.StartedAt.Before(got.CreatedAt.Time) ||
 		got.EndedAt.Before(got.StartedAt.Time) {
 		t.Errorf("%s\n%+v", diff, got)
@@ -238,34 +238,8 @@ func TestMarkInProgress_leaseExpires_nextOwnerFindsEvents(t *testing.T) {
 	}
 }
 
-// must ends the test on an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // errOf returns the error of a call and drops the other result.
 func errOf[T any](_ T, err error) error { return err }
-
-// execSQL runs a statement in a pool, a session or a transaction.
-func execSQL(t testing.TB, over interface {
-	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
-}, sql string, args ...any) {
-	t.Helper()
-	if _, err := over.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// equal reports the difference between two values.
-func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
-	t.Helper()
-	if diff := cmp.Diff(want, got, opts...); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
 
 // All requests with one key create one run, concurrently and whatever its status. Another key, or
 // none, creates another run.

@@ -30,12 +30,7 @@ type testClock struct {
 func setupClock(t *testing.T, at string) *testClock {
 	t.Helper()
 	db := testkit.Database(t)
-	for _, sql := range []string{`CREATE TABLE test_clock (at timestamptz)`, `INSERT INTO test_clock VALUES ('` + at +
-		`')`, `GRANT SELECT ON test_clock TO PUBLIC`,
-		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
-			'SELECT at FROM postern.test_clock'`} {
-		db.Exec(t, sql)
-	}
+	db.StopClock(t, instant(t, at))
 	return &testClock{testBundle{db.Role(t, "operator"), db.Role(t, "processor")}, db}
 }
 

@@ -40,9 +40,8 @@ func (b *testBundle) startRunner(t *testing.T, pool *pgxpool.Pool, lease time.Du
 	metrics, err := runs.NewMetrics(out.metrics, names)
 	must(t, err)
 	r := runs.NewRunner(runs.Options{Pool: pool, ID: "one", Jobs: jobs, Metrics: metrics,
-		Logger: slog.New(slog.NewTextHandler(out.log, nil)),
-		Settings: runs.Settings{PollInterval: 10 * time.Millisecond, LeaseDuration: lease, DeferMin: time.Millisecond,
-			DeferMax: 20 * time.Millisecond}})
+		Logger: slog.New(slog.NewTextHandler(out.log, nil)), Settings: runs.Settings{PollInterval: 10 *
+			time.Millisecond, LeaseDuration: lease, DeferMin: time.Millisecond, DeferMax: 20 * time.Millisecond}})
 	ctx, cancel := context.WithCancel(t.Context())
 	out.cancel = cancel
 	done := make(chan error, 1)
