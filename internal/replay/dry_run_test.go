@@ -130,8 +130,7 @@ func TestDryRun_tooMuch_fails(t *testing.T) {
 	}
 	must(t, dryRun.Differences(1, func(d apply.Difference) error { t.Errorf("%+v", d); return nil }))
 	if _, err := replay.DryRun(t.Context(), b.operator, b.newDryRun(t, sim.Provider{}), &replay.Params{},
-		int64(len(b.ids))-1,
-		func(map[string]int64) {}); !errors.Is(err, replay.ErrTooMany) {
+		int64(len(b.ids))-1, func(map[string]int64) {}); !errors.Is(err, replay.ErrTooMany) {
 		t.Error(err)
 	}
 	b.db.Exec(t, `DELETE FROM objects`)

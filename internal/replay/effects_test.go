@@ -118,8 +118,7 @@ func TestRetry_ofReplay_hasItsMode(t *testing.T) {
 		run := b.awaitRun(t, b.request(t, replay.Params{Mode: mode}), done).ID
 		stop()
 		b.startWithRule(t, "repaired", sim.Provider{})
-		retried := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Run: run}}),
-			done)
+		retried := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Run: run}}), done)
 		if n := retried.Counts[replay.Processed]; n != int64(len(b.ids)) {
 			t.Fatalf("mode %s: %d of %d events retried", mode, n, len(b.ids))
 		}
@@ -320,19 +319,16 @@ func TestReplay_modeForce_blocksChanges(t *testing.T) {
 		WHERE state = 'planned'`)
 	var of versioning.Key
 	var objects int64
-	must(t,
-		b.db.Pool.QueryRow(t.Context(),
-			`SELECT source, account, object_type, object_id, count(*) OVER () FROM effects WHERE state = 'done'`).Scan(
-			&of.Source, &of.Account, &of.Type, &of.ID, &objects))
+	must(t, b.db.Pool.QueryRow(t.Context(),
+		`SELECT source, account, object_type, object_id, count(*) OVER () FROM effects WHERE state = 'done'`).Scan(
+		&of.Source, &of.Account, &of.Type, &of.ID, &objects))
 	run := b.request(t, replay.Params{Mode: replay.Force})
 	h := b.awaitRunFor(t, replay.Job, time.Minute)
 	writing, err := b.db.Pool.Begin(t.Context())
 	must(t, err)
 	defer func() { _ = writing.Rollback(context.Background()) }()
 	// the run waits where it inserts
-	if _, err := writing.Exec(t.Context(), `LOCK TABLE effects IN EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ExecSQL(t, writing, `LOCK TABLE effects IN EXCLUSIVE MODE`)
 	executed := make(chan error, 1)
 	go func() {
 		_, err := (&replay.Runner{Pool: b.pool, Applier: p, Chunk: replay.DefaultChunk}).Execute(t.Context(), h,

@@ -82,9 +82,7 @@ func TestReplay_publish_publishesEachEvent(t *testing.T) {
 		t.Fatalf("%+v", stopped)
 	}
 	// changed while the stream is unavailable
-	if err := runs.ChangeStatus(t.Context(), b.operator, run, runs.Paused); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runs.ChangeStatus(t.Context(), b.operator, run, runs.Paused))
 	b.awaitRun(t, run, func(r *runs.Run) bool { return r.Status == runs.Paused && r.LeaseOwner == "" })
 	must(t, runs.ChangeStatus(t.Context(), b.operator, run, runs.Queued))
 	server.Restart(t)

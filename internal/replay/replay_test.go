@@ -25,6 +25,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
+// The checks of package testkit by short names, because most lines of these tests use one.
+var must, equal, takeRun = testkit.Must, testkit.Equal, applied.LeaseRun
+
 // testBundle is a log whose events were applied live.
 type testBundle struct {
 	log            *applied.Log
@@ -259,34 +262,8 @@ func TestReplay_sourceNotConfigured_fails(t *testing.T) {
 	}
 }
 
-// must ends the test on an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // errOf returns the error of a call whose other result is not needed.
 func errOf[T any](_ T, err error) error { return err }
-
-// equal reports the difference between two values.
-func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
-	t.Helper()
-	if diff := cmp.Diff(want, got, opts...); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// takeRun takes the lease of a job's next run for a process.
-func takeRun(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
-	t.Helper()
-	h, err := runs.Acquire(t.Context(), pool, by, lease, job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
-	return h
-}
 
 // Replays of all or of parts of the log, concurrent and repeated, leave every object unchanged,
 // including the time of its last write, and all live outcomes. This holds although each of their

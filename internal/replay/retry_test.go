@@ -83,10 +83,9 @@ func TestRetry_filters_selectOutcomes(t *testing.T) {
 		if i >= 5 {
 			status, due = "dead", "NULL"
 		}
-		b.db.Exec(t,
-			`UPDATE outcomes SET status = $2, attempts = 2, reason = $3, object = CASE WHEN $1 = $4 THEN 99
-				ELSE 0 END, due = `+due+` WHERE event_id = $1 AND run = 0`,
-			id, status, fmt.Sprintf("cause %d of it", i%2), b.ids[0])
+		b.db.Exec(t, `UPDATE outcomes SET status = $2, attempts = 2, reason = $3, object = CASE WHEN $1 = $4 THEN 99
+				ELSE 0 END, due = `+due+
+			` WHERE event_id = $1 AND run = 0`, id, status, fmt.Sprintf("cause %d of it", i%2), b.ids[0])
 	}
 	b.start(t, "one", selectiveProvider{ids: broken, tries: new(atomic.Int64)}, 3)
 	preview := func(u apply.Unfinished) int64 {
