@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 )
 
 // countingAPI records the times of the calls and the number of concurrent calls.
@@ -89,7 +90,9 @@ func TestRateBudget_fourProcesses_shareRateAndConcurrency(t *testing.T) {
 	t.Parallel()
 	b, m := newDatabaseEnv(t), &countingAPI{}
 	const rate, places, calls = 50, 3, 4 * 4 * 6
-	clients := b.fourClients(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.Rate, a.Concurrency = rate, places })
+	clients := b.fourClients(t, reconciled.Serve(t, m.ServeHTTP), func(a *provider.API) {
+		a.Rate, a.Concurrency = rate, places
+	})
 	began := time.Now()
 	callAll(t, clients, 4, 6, func(r *providerapi.Response) {
 		if r.Verdict.Kind != provider.Found {
@@ -121,7 +124,7 @@ func countBefore(sorted []time.Time, until time.Time) int {
 func TestRateBudget_oneProcessThrottled_allWait(t *testing.T) {
 	t.Parallel()
 	b, m := newDatabaseEnv(t), &countingAPI{throttleNext: 1, wait: "1"}
-	clients := b.fourClients(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.Concurrency = 1 })
+	clients := b.fourClients(t, reconciled.Serve(t, m.ServeHTTP), func(a *provider.API) { a.Concurrency = 1 })
 	var mu sync.Mutex
 	throttled := 0
 	callAll(t, clients, 1, 3, func(r *providerapi.Response) {
@@ -220,16 +223,12 @@ func TestRateBudget_repeatedThrottling_doublesTheWait(t *testing.T) {
 	try := func(call string) (bool, time.Duration) {
 		t.Helper()
 		ok, wait, err := c.TryTake(t.Context(), "", call)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return ok, wait
 	}
 	give := func(call string, v provider.Verdict) {
 		t.Helper()
-		if err := c.Release(t.Context(), "", call, v); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, c.Release(t.Context(), "", call, v))
 	}
 	throttled := provider.Verdict{Kind: provider.Throttled, Wait: time.Second}
 	for i := range 10 {
@@ -272,10 +271,7 @@ func TestRateBudget_blockedAccount_blocksNoOther(t *testing.T) {
 	if ok, _, err := c.TryTake(t.Context(), "acct_1", "a"); !ok || err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Release(t.Context(), "acct_1", "a", provider.Verdict{Kind: provider.Rejected,
-		Wait: time.Minute}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, c.Release(t.Context(), "acct_1", "a", provider.Verdict{Kind: provider.Rejected, Wait: time.Minute}))
 	for account, want := range map[string]bool{"acct_1": false, "acct_2": true, "": true} {
 		if ok, _, err := c.TryTake(t.Context(), account, "b"); ok != want || err != nil {
 			t.Errorf("%q: %v, %v", account, ok, err)
@@ -289,7 +285,7 @@ func TestRateBudget_cancelledCall_freesItsSlot(t *testing.T) {
 	b := newDatabaseEnv(t)
 	b.stopClock(t) // the clock stands still, so that no slot expires
 	arrived, answer := make(chan struct{}), make(chan struct{})
-	url := serve(t, func(http.ResponseWriter, *http.Request) {
+	url := reconciled.Serve(t, func(http.ResponseWriter, *http.Request) {
 		close(arrived)
 		<-answer
 	})
@@ -311,7 +307,7 @@ func TestRateBudget_deadProcess_slotsExpire(t *testing.T) {
 	b := newDatabaseEnv(t)
 	forward := b.stopClock(t)
 	arrived, answer := make(chan struct{}, 2), make(chan struct{})
-	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	url := reconciled.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		arrived <- struct{}{}
 		<-answer
 		fmt.Fprint(w, `{}`)
@@ -335,9 +331,7 @@ func TestRateBudget_deadProcess_slotsExpire(t *testing.T) {
 		return err
 	}
 	forward(40 * time.Second)
-	if err := waiting(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, waiting())
 	select {
 	case <-arrived:
 		t.Fatal("a call started while the slot was taken")

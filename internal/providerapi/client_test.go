@@ -15,19 +15,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 )
 
 func mustCall(t *testing.T, c *providerapi.Client, call provider.Call) *providerapi.Response {
 	t.Helper()
 	r, err := c.Do(t.Context(), call)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return r
 }
 
@@ -36,7 +35,7 @@ func TestClient_do_sendsAuthenticatedRequest(t *testing.T) {
 	b := newDatabaseEnv(t)
 	date := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	var got *http.Request
-	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	url := reconciled.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r
 		w.Header().Set("Date", date.Format(http.TimeFormat))
 		fmt.Fprint(w, `{"id": "SPRING"}`)
@@ -52,7 +51,7 @@ func TestClient_do_sendsAuthenticatedRequest(t *testing.T) {
 	if got.Method != "GET" || got.RequestURI != "/mirror/v1/coupons/a%2Fb%20c?created%5Bgte%5D=1" {
 		t.Errorf("%s %s", got.Method, got.RequestURI)
 	}
-	for name, want := range map[string]string{"Authorization": "Bearer " + apiKey,
+	for name, want := range map[string]string{"Authorization": "Bearer " + reconciled.APIKey,
 		"Stripe-Version": "2026-08-26.dahlia", "Stripe-Account": "acct_1", "Cache-Control": "no-cache"} {
 		if got.Header.Get(name) != want {
 			t.Errorf("%s: %q", name, got.Header.Get(name))
@@ -108,7 +107,7 @@ func TestClient_faultyResponses_returnFailureVerdict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, _ := b.client(t, serve(t, tc.answer), func(a *provider.API) {
+			c, _ := b.client(t, reconciled.Serve(t, tc.answer), func(a *provider.API) {
 				a.MaxBytes = 1024
 				if strings.Contains(tc.detail, "200ms") {
 					a.Timeout = 200 * time.Millisecond
@@ -139,7 +138,7 @@ func TestClient_echoingServer_errorsMaskTheKey(t *testing.T) {
 		"location": "HTTP/1.1 302 Found\r\nLocation: http://%s/\r\nContent-Length: 0\r\n\r\n"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			coded := base64.StdEncoding.EncodeToString([]byte(apiKey)) // as for user:password
+			coded := base64.StdEncoding.EncodeToString([]byte(reconciled.APIKey)) // as for user:password
 			for _, code := range []bool{false, true} {
 				c, _ := b.client(t, echoServer(t, answer, code), nil)
 				r, err := c.Do(t.Context(), customerCall)
@@ -153,7 +152,7 @@ func TestClient_echoingServer_errorsMaskTheKey(t *testing.T) {
 			}
 		})
 	}
-	c, _ := b.client(t, serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }), nil)
+	c, _ := b.client(t, reconciled.Serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") }), nil)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("stopped"))
 	if _, err := c.Do(ctx, customerCall); err == nil || strings.Contains(err.Error(), "s3cret") ||
@@ -173,9 +172,7 @@ func TestClient_echoingServer_errorsMaskTheKey(t *testing.T) {
 func echoServer(t *testing.T, answer string, coded bool) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -202,7 +199,7 @@ func TestClient_redirects_followedOnSameHostOnly(t *testing.T) {
 	t.Parallel()
 	b := newDatabaseEnv(t)
 	strayed := 0
-	other := serve(t, func(http.ResponseWriter, *http.Request) { strayed++ })
+	other := reconciled.Serve(t, func(http.ResponseWriter, *http.Request) { strayed++ })
 	for name, tc := range map[string]struct {
 		location string
 		method   string
@@ -219,7 +216,7 @@ func TestClient_redirects_followedOnSameHostOnly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			calls := 0
-			c, reg := b.client(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+			c, reg := b.client(t, reconciled.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 				calls++
 				if r.URL.Path == "/moved" {
 					fmt.Fprint(w, "{}")
@@ -243,9 +240,7 @@ func TestClient_redirects_followedOnSameHostOnly(t *testing.T) {
 func metricSum(t *testing.T, reg *prometheus.Registry, name string) (sum float64) {
 	t.Helper()
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == name {
@@ -260,7 +255,7 @@ func TestMetrics_calls_countedByVerdict(t *testing.T) {
 	t.Parallel()
 	b := newDatabaseEnv(t)
 	status := 200
-	c, reg := b.client(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	c, reg := b.client(t, reconciled.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
 		fmt.Fprint(w, `{"error": {"code": "resource_missing"}}`)
 	}), nil)
@@ -269,9 +264,7 @@ func TestMetrics_calls_countedByVerdict(t *testing.T) {
 	}
 	got := map[string]float64{}
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == "postern_api_calls_total" {
@@ -283,8 +276,6 @@ func TestMetrics_calls_countedByVerdict(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string]float64{"found": 2, "missing": 1, "expired": 0, "rejected": 1, "throttled": 0,
-		"failure": 1}, got); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "", map[string]float64{"found": 2, "missing": 1, "expired": 0, "rejected": 1, "throttled": 0,
+		"failure": 1}, got)
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 )
 
 func TestClock_responses_setOffsetAndLongest(t *testing.T) {
@@ -137,7 +139,7 @@ const maxSkew = 5 * time.Second
 func TestClient_clocksDiffer_logsOnceAndSetsMetric(t *testing.T) {
 	t.Parallel()
 	b := newDatabaseEnv(t)
-	c, reg := b.client(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	c, reg := b.client(t, reconciled.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
 		fmt.Fprint(w, `{}`)
 	}), nil)
@@ -146,16 +148,14 @@ func TestClient_clocksDiffer_logsOnceAndSetsMetric(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := b.log.count("the API's clock and the database's differ"); n != 1 {
+	if n := b.log.Count("the API's clock and the database's differ"); n != 1 {
 		t.Errorf("logged %d times: %s", n, b.log.String())
 	}
 	if skew := c.Skew(); skew > -time.Hour+2*time.Second || skew < -2*time.Hour {
 		t.Errorf("skew %s", skew)
 	}
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, f := range families {
 		if f.GetName() == "postern_api_clock_skew_seconds" &&
 			f.GetMetric()[0].GetGauge().GetValue() == c.Skew().Seconds() {
@@ -276,14 +276,12 @@ func TestReadEventDelay_outcomesOfAllKinds_takesTheLeastOfTheSource(t *testing.T
 func TestClient_eventsArriveLongAfterTheirStamps_widensTheWindow(t *testing.T) {
 	t.Parallel()
 	b := newDatabaseEnv(t)
-	url := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) })
+	url := reconciled.Serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) })
 	widened := func() time.Duration {
 		t.Helper()
 		c, _ := b.client(t, url, nil)
 		r, err := c.Do(t.Context(), customerCall)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return r.Widened
 	}
 	if got := widened(); got >= time.Second { // the response may fall into the next second of the Date

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 )
 
 // Files are downloaded over https only, without the key and without following redirects.
@@ -17,7 +19,7 @@ func TestClient_download_onlyFromAllowedAddresses(t *testing.T) {
 	c, _ := b.client(t, unusedURL, nil)
 	remote, _ := b.client(t, "https://shop.example", nil)
 	requested := 0
-	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	url := reconciled.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		requested++
 		if r.Header.Get("Authorization") != "" {
 			t.Errorf("the key was sent to %s", r.Host)
@@ -56,7 +58,7 @@ func TestClient_slowSkippedBytes_doNotTimeOut(t *testing.T) {
 	t.Parallel()
 	b := newDatabaseEnv(t)
 	c, _ := b.client(t, unusedURL, func(o *provider.API) { o.Timeout = time.Second })
-	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	url := reconciled.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		for range 40 {
 			_, _ = w.Write(make([]byte, 1000))
 			w.(http.Flusher).Flush()
@@ -68,9 +70,7 @@ func TestClient_slowSkippedBytes_doNotTimeOut(t *testing.T) {
 		}
 	})
 	body, err := c.Download(t.Context(), "", url, 39_000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if rest, err := io.ReadAll(body); err != nil || len(rest) != 1000 {
 		t.Errorf("%d bytes after the offset, %v", len(rest), err)
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
+	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 )
 
 // storedCalls returns the number of stored calls of a budget and of their days.
@@ -16,9 +18,7 @@ func (b *databaseEnv) storedCalls(t testing.TB, account string) (calls, days int
 	t.Helper()
 	row := b.db.Pool.QueryRow(t.Context(), `SELECT coalesce(sum(c.value::int), 0), count(*) FROM rate_budgets b CROSS
 		JOIN LATERAL jsonb_each_text(b.calls) c WHERE b.account = $1`, account)
-	if err := row.Scan(&calls, &days); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, row.Scan(&calls, &days))
 	return calls, days
 }
 
@@ -140,7 +140,7 @@ func TestMonthlyQuota_severalAccounts_areSeparate(t *testing.T) {
 	b := newDatabaseEnv(t)
 	forward := b.stopClock(t)
 	m := &countingAPI{}
-	c, _ := b.client(t, serve(t, m.ServeHTTP), func(a *provider.API) { a.MonthlyCalls = 10 })
+	c, _ := b.client(t, reconciled.Serve(t, m.ServeHTTP), func(a *provider.API) { a.MonthlyCalls = 10 })
 	do := func(account string, requested, want bool) {
 		t.Helper()
 		_, err := c.Do(t.Context(), provider.Call{Account: account, Path: "/v1/customers/cus_1", Manual: requested})
@@ -157,7 +157,7 @@ func TestMonthlyQuota_severalAccounts_areSeparate(t *testing.T) {
 	do("acct_1", false, true)
 	do("", true, true)
 	do("", true, false)
-	if n := b.log.count("calls to the API wait"); n != 1 || len(m.arrivals) != 11 {
+	if n := b.log.Count("calls to the API wait"); n != 1 || len(m.arrivals) != 11 {
 		t.Errorf("logged %d times, and %d calls were made", n, len(m.arrivals))
 	}
 	forward(31 * 24 * time.Hour)
@@ -165,13 +165,13 @@ func TestMonthlyQuota_severalAccounts_areSeparate(t *testing.T) {
 		do("", false, true)
 	}
 	do("", false, false)
-	if n := b.log.count("calls to the API wait"); n != 2 {
+	if n := b.log.Count("calls to the API wait"); n != 2 {
 		t.Errorf("logged %d times", n)
 	}
 	for _, part := range []string{"source=shop", "the calls of thirty days are used: 9 of 10 (api.monthly, the rest " +
 		"is reserved for requests of an operator for one object); calls resume at 2027-01-23T00:00:00Z, or when " +
 		"api.monthly is raised"} {
-		if b.log.count(part) == 0 {
+		if b.log.Count(part) == 0 {
 			t.Errorf("the log does not say %q", part)
 		}
 	}
