@@ -92,14 +92,9 @@ func TestObjectScan_openBatches_areWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 241, reconciled.LivingOptions(3))
 	tx, err := b.DB.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock,
-		b.Source); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ExecSQL(t, tx, `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock, b.Source)
 	var done atomic.Bool
 	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		if c.Path == "/list" && !done.Load() {
@@ -119,14 +114,10 @@ func TestObjectScan_openBatches_areWaitedFor(t *testing.T) {
 		e := stream.Event{Source: applied.SourceName, StoredEvent: provider.StoredEvent{ID: 1<<40 + n,
 			Key:  fmt.Sprint("k", n),
 			Type: "thing", Origin: events.OriginWebhook, ReceivedAt: b.API.Time, Body: b.API.History.Events[0].Body}}
-		if err := b.Proc.Apply(t.Context(), 5, []stream.Event{e}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, b.Proc.Apply(t.Context(), 5, []stream.Event{e}))
 	}
 	done.Store(true)
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, tx.Commit(t.Context()))
 	if r := b.WaitForEnd(t, run); r.Status != runs.Done || b.API.CallCount("/list") == 0 {
 		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
@@ -222,10 +213,9 @@ func TestObjectScan_deletedAfterLateList_isRefetched(t *testing.T) {
 			if len(gone) == 0 {
 				t.Fatal("nothing is deleted")
 			}
-			last := slices.MaxFunc(gone,
-				func(a, c string) int {
-					return cmp.Compare(b.API.History.LastChangeAt(a), b.API.History.LastChangeAt(c))
-				})
+			last := slices.MaxFunc(gone, func(a, c string) int {
+				return cmp.Compare(b.API.History.LastChangeAt(a), b.API.History.LastChangeAt(c))
+			})
 			b.API.Version, b.API.ListLag = sim.ListsLate+","+version, sim.MaxListLag
 			b.API.SetTime(time.UnixMicro(b.API.History.LastChangeAt(last)).Add(2 * time.Second))
 			b.StartReconciler(t, b.Runner())
@@ -331,8 +321,7 @@ func waitUntilListed(t *testing.T, b *reconciled.Env, id string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
 		if n := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM listed_objects WHERE object = hashtextextended($1,
-			0)`,
-			id); n == 0 {
+			0)`, id); n == 0 {
 			return fmt.Errorf("%s is not listed yet", id)
 		}
 		return nil

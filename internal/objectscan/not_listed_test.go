@@ -2,21 +2,15 @@ package objectscan_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"testing"
-
-	diff "github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
-	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
-	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
 func noFault(provider.Call) (*providerapi.Response, error) { return nil, nil }
@@ -45,63 +39,14 @@ func TestObjectScan_notListedObjects_areCounted(t *testing.T) {
 	}
 	b.API.RespondTo(nil, "/things/obj_7", "/things/obj_9")
 	omitFromList(b, noFault, "obj_6", "obj_8")
-	reconciled.WantExactCounts(t, b.Scan(t, reconcile.Params{DryRun: true}),
-		reconciled.Counts{reconcile.Processed: 20, objectscan.Equal: 19, objectscan.MirrorNewer: 1,
-			objectscan.NotListed: 2})
+	reconciled.WantExactCounts(t, b.Scan(t, reconcile.Params{DryRun: true}), reconciled.Counts{reconcile.Processed: 20,
+		objectscan.Equal: 19, objectscan.MirrorNewer: 1, objectscan.NotListed: 2})
 	calls := b.API.CallCount("/things/")
-	reconciled.WantExactCounts(t, b.Scan(t, reconcile.Params{}),
-		reconciled.Counts{reconcile.Processed: 20, objectscan.Equal: 19, objectscan.MirrorNewer: 1,
-			objectscan.NotListed: 2})
+	reconciled.WantExactCounts(t, b.Scan(t, reconcile.Params{}), reconciled.Counts{reconcile.Processed: 20,
+		objectscan.Equal: 19, objectscan.MirrorNewer: 1, objectscan.NotListed: 2})
 	if n := b.API.CallCount("/things/") - calls; n != 2 || b.TypeCompleteUntil(t).IsZero() {
 		t.Errorf("%d calls for two objects that are not listed; complete until %s", n, b.TypeCompleteUntil(t))
 	}
-}
-
-// Objects that lists omit count once, whenever a process ends.
-func TestObjectScan_notListedObjectsAndKills_countOnce(t *testing.T) {
-	t.Parallel()
-	counts := map[bool]reconciled.Counts{}
-	for _, killed := range []bool{false, true} {
-		b := reconciled.NewEmptyEnv(t, 221, versionedOptions)
-		b.Deliver(t, lossyEvents(b.API.History, 50, 7))
-		var ids []string
-		for i := range 20 {
-			ids = append(ids, fmt.Sprint("obj_", 2*i+1))
-		}
-		chance, execute := rand.New(rand.NewPCG(5, 52)), b.Runner().Execute
-		if killed {
-			execute = killedJob(t, b)
-		}
-		omitFromList(b, func(provider.Call) (*providerapi.Response, error) {
-			if killed && chance.IntN(20) == 0 {
-				return nil, reconciled.ErrProviderDown
-			}
-			return nil, nil
-		}, ids...)
-		parallel := 1
-		if killed {
-			parallel = 0
-		}
-		b.StartRunner(t, "one", parallel, map[string]runs.Executor{reconcile.Job: execute})
-		counts[killed] = b.Scan(t, reconcile.Params{}).Counts
-		if n := b.DB.QueryStrings(t, `SELECT not_listed::text FROM object_scans`); n[0] != fmt.Sprint(
-			counts[killed][objectscan.NotListed]) ||
-			n[0] == "0" {
-			t.Errorf("not listed: %q, the run says %d", n, counts[killed][objectscan.NotListed])
-		}
-	}
-	if d := diff.Diff(counts[false], counts[true]); d != "" {
-		t.Errorf("counts (-undisturbed +killed): %s", d)
-	}
-}
-
-// uncallableObject has no call for one object.
-type uncallableObject struct{ sim.Provider }
-
-func (p uncallableObject) Fetch(src *provider.Source, api *provider.API, account, objectType, id string) (provider.Call,
-	bool) {
-	c, ok := p.Provider.Fetch(src, api, account, objectType, id)
-	return c, ok && id != "obj_2"
 }
 
 // If the list is read again, earlier objects that were not listed are reset. The new list contains
@@ -115,10 +60,8 @@ func TestObjectScan_listReadAgain_resetsNotListed(t *testing.T) {
 	b.DB.Exec(t, `UPDATE object_scans SET phase = 'orphans', checked = 2, mirror_older = 1, missing = 1, not_listed = 1,
 		in_progress = '[{"id": "obj_1", "kind": "mirror_older", "counted": true, "not_listed": true},
 			{"id": "obj_2", "kind": "missing", "counted": true}]'`)
-	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) {
-		s.Provider, s.Reader = uncallableObject{},
-			uncallableObject{}
-	}))
+	unreadable := func(id string) bool { return id == "obj_2" }
+	b.StartReconciler(t, b.RunnerReading(reconciled.PartlyReadable{Unreadable: unreadable}))
 	reconciled.WantExactCounts(t, b.WaitForEnd(t, run), reconciled.Counts{reconcile.Processed: 20,
 		objectscan.Equal: 20})
 }

@@ -34,10 +34,7 @@ func TestObjectScan_sameIDOfOtherType_writesNoTombstones(t *testing.T) {
 	last := reconciled.QueryOne[string](t, b, `SELECT object_id FROM objects WHERE object_type = 'aaa'
 		ORDER BY object_id OFFSET 120
 		LIMIT 1`)
-	r := b.RunnerWith(func(s *providerapi.Source) {
-		s.Provider, s.Reader = aaaAndThing{},
-			aaaAndThing{}
-	})
+	r := b.RunnerReading(reconciled.TwoTypes{})
 	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case c.Path == "/aaas":
@@ -76,11 +73,10 @@ func TestObjectScan_listedObjects_countForTheirTypeOnly(t *testing.T) {
 		case c.Query.Get("cursor") != "":
 			return reconciled.ErrorResponse(http.StatusForbidden), nil
 		}
-		return b.Response(provider.Found,
-			fmt.Appendf(nil, `{"things":[{"id":"gone_1","answer":%s},{"id":"obj_1","answer":%[1]s}],"next":"x"}`,
-				b.ObjectBody())), nil
+		return b.Response(provider.Found, fmt.Appendf(nil,
+			`{"things":[{"id":"gone_1","answer":%s},{"id":"obj_1","answer":%[1]s}],"next":"x"}`, b.ObjectBody())), nil
 	}
-	startAAAAndThing(t, b)
+	b.StartTwoTypes(t)
 	r := b.Scan(t, reconcile.Params{})
 	report := b.Report(t, r.ID)
 	if len(report.Types) != 2 {
@@ -102,8 +98,7 @@ func TestObjectScan_listedObjects_countForTheirRunOnly(t *testing.T) {
 	before := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.SetStatus(t, before, runs.Paused)
 	b.DB.Exec(t, `INSERT INTO listed_objects (run, object_type, object)
-		VALUES ($1, 'thing', hashtextextended('gone_1', 0))`,
-		before)
+		VALUES ($1, 'thing', hashtextextended('gone_1', 0))`, before)
 	b.StartReconciler(t, b.Runner())
 	reconciled.WantExactCounts(t, b.Scan(t, reconcile.Params{}),
 		reconciled.Counts{reconcile.Processed: 21, objectscan.Equal: 20, objectscan.Orphans: 1, objectscan.Repaired: 1})
@@ -163,8 +158,7 @@ func TestObjectScan_approval_coversOnlyReportedOrphans(t *testing.T) {
 	all.Store(true) // as if the key had lost access to its account
 	b.Approve(t, run, "they are gone")
 	reconciled.WantExactCounts(t, b.WaitForEnd(t, run), reconciled.Counts{reconcile.Processed: 500,
-		objectscan.Equal:     452,
-		objectscan.NotListed: 432, objectscan.Orphans: 48, objectscan.Repaired: 48})
+		objectscan.Equal: 452, objectscan.NotListed: 432, objectscan.Orphans: 48, objectscan.Repaired: 48})
 }
 
 // A few more missing objects after the approval need no new one. Many more need another approval.
@@ -187,9 +181,8 @@ func TestObjectScan_manyMoreOrphansThanApproved_asksAgain(t *testing.T) {
 		b.DB.Exec(t, addLivingSQL+" ON CONFLICT DO NOTHING", "thing", "gone_", 1, c.upTo)
 		b.Approve(t, run, "they are gone")
 	}
-	reconciled.WantExactCounts(t, b.WaitForEnd(t, run),
-		reconciled.Counts{reconcile.Processed: 91, objectscan.Equal: 20, objectscan.Orphans: 71,
-			objectscan.Repaired: 71})
+	reconciled.WantExactCounts(t, b.WaitForEnd(t, run), reconciled.Counts{reconcile.Processed: 91, objectscan.Equal: 20,
+		objectscan.Orphans: 71, objectscan.Repaired: 71})
 }
 
 // A scan counts and repairs single unusual objects, and moves the watermark if none is unrepaired.
@@ -208,9 +201,8 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 		deleted []string
 		reason  string
 	}{
-		"equal": {func(*testing.T, *reconciled.Env, time.Time) {}, reconciled.Counts{reconcile.Processed: 20,
-			objectscan.Equal: 20}, true,
-			nil, ""},
+		"equal": {func(*testing.T, *reconciled.Env, time.Time) {},
+			reconciled.Counts{reconcile.Processed: 20, objectscan.Equal: 20}, true, nil, ""},
 		"missing, with a late event while the list is read": {func(t *testing.T, b *reconciled.Env, _ time.Time) {
 			addUnknownObjects(t, b, "thing", "gone_", 1)
 			const lateSQL = `UPDATE objects SET updated_at = clock_now(), revision = revision + 1
@@ -223,23 +215,19 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 				return nil, nil
 			}
 		}, reconciled.Counts{reconcile.Processed: 21, objectscan.Equal: 20, objectscan.Orphans: 1,
-			objectscan.Repaired: 1}, true,
-			[]string{"gone_1"}, ""},
+			objectscan.Repaired: 1}, true, []string{"gone_1"}, ""},
 		// If the version may not advance, a row is assumed valid until its event was received.
 		"missing, with an event that was received late": {func(t *testing.T, b *reconciled.Env, now time.Time) {
 			addUnknownObjects(t, b, "thing", "gone_", 1)
 			b.DB.Exec(t, `UPDATE objects SET time_to = $1 WHERE object_id = 'gone_1'`, now.Add(time.Minute).UnixMicro())
 		}, reconciled.Counts{reconcile.Processed: 21, objectscan.Equal: 20, objectscan.Orphans: 1,
-			objectscan.Repaired: 1}, true,
-			[]string{"gone_1"}, ""},
+			objectscan.Repaired: 1}, true, []string{"gone_1"}, ""},
 		"deleted late and created again": {func(t *testing.T, b *reconciled.Env, now time.Time) {
 			b.DB.Exec(t, `UPDATE objects SET deleted = true, state = NULL, state_hash = sha256('-null'),
 				exact_hash = sha256('-null'), tied_states = '[]', version_at = version_at - 10, time_to = $1
 				WHERE object_id = 'obj_2'`, now.Add(time.Minute).UnixMicro())
 		}, reconciled.Counts{reconcile.Processed: 20, objectscan.Equal: 19, reconcile.Missing: 1,
-			objectscan.Repaired: 1}, true,
-			nil,
-			""},
+			objectscan.Repaired: 1}, true, nil, ""},
 		"created after the start of the list": {func(t *testing.T, b *reconciled.Env, now time.Time) {
 			addUnknownObjects(t, b, "thing", "new_", 1)
 			b.DB.Exec(t, `UPDATE objects SET version_at = $1, time_from = $1, time_to = $1 WHERE object_id = 'new_1'`,
@@ -250,8 +238,7 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 		"twenty missing, without approval": {func(t *testing.T, b *reconciled.Env, _ time.Time) {
 			addUnknownObjects(t, b, "thing", "gone_", 20)
 		}, reconciled.Counts{reconcile.Processed: 40, objectscan.Equal: 20, objectscan.Orphans: 20,
-			objectscan.Repaired: 20}, true,
-			nil, ""},
+			objectscan.Repaired: 20}, true, nil, ""},
 		// nothing shows whether the key may read it
 		"listed, and missing by id": {func(t *testing.T, b *reconciled.Env, _ time.Time) {
 			b.DB.Exec(t, oldSQL)
@@ -263,8 +250,7 @@ func TestObjectScan_singleAnomalies_areCountedAndRepaired(t *testing.T) {
 			b.CopyObjects(t, "gone", "too_large")
 			b.API.RespondTo(reconciled.ErrorResponse(http.StatusBadGateway), "/things/too_large")
 		}, reconciled.Counts{reconcile.Processed: 22, objectscan.Equal: 20, objectscan.ContentDiffers: 1,
-			objectscan.Unrepaired: 1,
-			objectscan.Orphans:    1, objectscan.Repaired: 1}, false, []string{"gone"}, "502"},
+			objectscan.Unrepaired: 1, objectscan.Orphans: 1, objectscan.Repaired: 1}, false, []string{"gone"}, "502"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -373,8 +359,7 @@ func TestObjectScan_ownTombstones_needNoApproval(t *testing.T) {
 		t.Fatalf("%s: %s", r.Status, r.Detail)
 	}
 	reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 2600, objectscan.Equal: 2574,
-		objectscan.Orphans:  26,
-		objectscan.Repaired: 25, objectscan.Unrepaired: 1})
+		objectscan.Orphans: 26, objectscan.Repaired: 25, objectscan.Unrepaired: 1})
 }
 
 // An unrepaired orphan counts once, however often the mirror is read. Most objects are deleted
@@ -389,8 +374,7 @@ func TestObjectScan_unrepairedOrphan_countsOnce(t *testing.T) {
 	b.Approve(t, run, "they are gone")
 	r := b.WaitForEnd(t, run)
 	reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 2629, objectscan.Equal: 2574,
-		objectscan.Orphans:  55,
-		objectscan.Repaired: 54, objectscan.Unrepaired: 1})
+		objectscan.Orphans: 55, objectscan.Repaired: 54, objectscan.Unrepaired: 1})
 	if alive := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE object_id LIKE 'gone%' AND NOT deleted`); len(
 		alive) != 1 || alive[0] != "gone_7" || r.Status != runs.Done || !b.TypeCompleteUntil(t).IsZero() {
 		t.Errorf("%s, existing are %q, complete until %s", r.Status, alive, b.TypeCompleteUntil(t))
@@ -417,47 +401,13 @@ func TestObjectScan_orphanUpdatedMeanwhile_isMirrorNewer(t *testing.T) {
 	r := b.WaitForEnd(t, b.StartRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing"}))
 	equal := reconciled.QueryOne[int64](t, b,
 		`SELECT count(*) FROM objects WHERE object_id LIKE 'obj%' AND NOT deleted`)
-	reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: equal + 2, objectscan.Equal: equal,
-		objectscan.Orphans:     1,
-		objectscan.MirrorNewer: 1, objectscan.Repaired: 1})
+	reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: equal +
+		2, objectscan.Equal: equal, objectscan.Orphans: 1, objectscan.MirrorNewer: 1, objectscan.Repaired: 1})
 	if alive := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE object_id LIKE 'gone%' AND NOT deleted`); len(
 		alive) != 1 || alive[0] != "gone_2" || r.Status != runs.Done {
 		t.Errorf("%s, existing are %q", r.Status, alive)
 	}
 	b.WantRows(t, `SELECT object_id || ' ' || kind || ' ' || result FROM drifts`, "gone_1 orphan repaired")
-}
-
-// aaaAndThing is a provider of two types. Type "aaa" is scanned first, with the list /aaas and
-// objects below /aaa/. The other type is "thing".
-type aaaAndThing struct{ sim.Provider }
-
-func (aaaAndThing) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
-	return map[string]provider.List{"aaa": {}, "thing": {}}
-}
-
-func (p aaaAndThing) ListObjects(src *provider.Source, api *provider.API, account, objectType string, since,
-	until time.Time, cursor string) provider.Call {
-	c := p.Provider.ListObjects(src, api, account, objectType, since, until, cursor)
-	if objectType == "aaa" {
-		c.Path = "/aaas"
-	}
-	return c
-}
-
-func (aaaAndThing) Fetch(_ *provider.Source, _ *provider.API, _, objectType, id string) (provider.Call, bool) {
-	if objectType == "aaa" {
-		return provider.Call{Path: "/aaa/" + id}, true
-	}
-	return provider.Call{Path: "/things/" + id}, objectType == "thing"
-}
-
-// startAAAAndThing starts a reconciler for the two types.
-func startAAAAndThing(t *testing.T, b *reconciled.Env) {
-	t.Helper()
-	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) {
-		s.Provider, s.Reader = aaaAndThing{},
-			aaaAndThing{}
-	}))
 }
 
 // addUnknownObjects adds n old objects of a type to the mirror that the API does not have.

@@ -102,7 +102,7 @@ func TestObjectScan_deletesBetweenNumberedPages_areDetected(t *testing.T) {
 				}
 			}
 			b.StartReconciler(t, b.Runner)
-			run := reconciled.StartOwnRun(t, b, reconcile.Params{Scope: reconcile.Objects, Type: "thing", Full: true})
+			run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing", Full: true})
 			if want != "" {
 				if r := b.WaitForRun(t, run,
 					func(r *runs.Run) bool { return strings.Contains(r.Detail, want) }); r.Status ==

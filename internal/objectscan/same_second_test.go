@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
@@ -73,13 +72,11 @@ func TestObjectScan_changesInOneSecond_areFound(t *testing.T) {
 				dry[objectscan.Equal], dry[objectscan.ContentDiffers] = 1, 3
 			}
 			reconciled.WantExactCounts(t,
-				scanType(t, b, reconcile.Params{Type: c.objectType, Full: true, DryRun: true}),
-				dry)
+				b.Scan(t, reconcile.Params{Type: c.objectType, Full: true, DryRun: true}), dry)
 			wantComplete(t, b, c.objectType)
-			r := scanType(t, b, full)
+			r := b.Scan(t, full)
 			reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 4, objectscan.Equal: 1,
-				objectscan.ContentDiffers: 3,
-				objectscan.Repaired:       3})
+				objectscan.ContentDiffers: 3, objectscan.Repaired: 3})
 			page, err := objectscan.Differences(t.Context(), b.OperatorPool, r.ID, "content_differs", "repaired", "",
 				10)
 			if err != nil || len(page.Items) != 3 || len(page.Items[0].Fields) != 1 ||
@@ -92,7 +89,7 @@ func TestObjectScan_changesInOneSecond_areFound(t *testing.T) {
 				wantOnlyLists(t, b)
 			}
 			b.Fake.ResetRequests()
-			reconciled.WantExactCounts(t, scanType(t, b, full), reconciled.Counts{reconcile.Processed: 4,
+			reconciled.WantExactCounts(t, b.Scan(t, full), reconciled.Counts{reconcile.Processed: 4,
 				objectscan.Equal: 4})
 			wantOnlyLists(t, b)
 			if !c.whole && c.mark == "type "+c.objectType { // its versions always advance
@@ -105,7 +102,7 @@ func TestObjectScan_changesInOneSecond_areFound(t *testing.T) {
 				slipped = reconciled.Counts{reconcile.Processed: 4, objectscan.Equal: 3, objectscan.ContentDiffers: 1,
 					objectscan.Repaired: 1}
 			}
-			reconciled.WantExactCounts(t, scanType(t, b, full), slipped)
+			reconciled.WantExactCounts(t, b.Scan(t, full), slipped)
 			if c.whole {
 				wantMirrorEqual(t, b)
 			}
@@ -124,13 +121,13 @@ func TestObjectScan_listWithMoreContent_replacesTheWatermark(t *testing.T) {
 	b.Fake.Advance(2 * time.Minute)
 	stop := b.StartReconciler(t, b.Runner(t))
 	full := reconcile.Params{Type: "product", Full: true}
-	alone := scanType(t, b, full).ID
+	alone := b.Scan(t, full).ID
 	wantComplete(t, b, "product", "versions product")
 	stop()
 	b.API.Bulk = nil
 	b.Fake.Advance(2 * time.Minute)
 	b.StartRunner(t, "two", 1, map[string]runs.Executor{reconcile.Job: b.Runner(t).Execute})
-	scanType(t, b, full)
+	b.Scan(t, full)
 	wantComplete(t, b, "product", "type product")
 	if report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, alone); err != nil ||
 		!slices.Equal(report.VersionOnlyTypes, []string{"product"}) {
@@ -143,7 +140,7 @@ func TestObjectScan_listWithMoreContent_replacesTheWatermark(t *testing.T) {
 // type does not move.
 func TestObjectScan_onlyIfMirroredTypes_areScannedWhenPresent(t *testing.T) {
 	t.Parallel()
-	const pages = 3
+	const pages = 2
 	b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 3})
 	b.Fake.AddObjects("", "customer", 100*pages-50)
 	owner := map[string]any{"customer": b.Fake.Create("", "customer", nil)}
@@ -192,10 +189,10 @@ func TestObjectScan_onlyIfMirroredTypes_areScannedWhenPresent(t *testing.T) {
 }
 
 // onlyIfMirroredAndThing lists two types, the first of them only if it is mirrored.
-type onlyIfMirroredAndThing struct{ reconciled.OtherAndThing }
+type onlyIfMirroredAndThing struct{ reconciled.TwoTypes }
 
 func (onlyIfMirroredAndThing) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
-	return map[string]provider.List{"another": {OnlyIfMirrored: true}, "thing": {}}
+	return map[string]provider.List{"aaa": {OnlyIfMirrored: true}, "thing": {}}
 }
 
 // A type that a run has skipped stays skipped in all its attempts. A type that a run has started is
@@ -203,15 +200,13 @@ func (onlyIfMirroredAndThing) Lists(*provider.Source, *provider.API, string) map
 func TestObjectScan_skippedType_staysSkippedForTheRun(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	down := func() { b.API.RespondTo(reconciled.ErrorResponse(http.StatusTooManyRequests), "/others", "/list") }
+	down := func() { b.API.RespondTo(reconciled.ErrorResponse(http.StatusTooManyRequests), "/aaas", "/list") }
 	well := func() {
-		b.API.RespondTo(b.FoundResponse(`{"things":[]}`), "/others")
+		b.API.RespondTo(b.FoundResponse(`{"things":[]}`), "/aaas")
 		b.API.RespondTo(nil, "/list")
 	}
 	down()
-	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) {
-		s.Provider, s.Reader = onlyIfMirroredAndThing{}, onlyIfMirroredAndThing{}
-	}))
+	b.StartReconciler(t, b.RunnerReading(onlyIfMirroredAndThing{}))
 	startFailing := func(o reconcile.Params) int64 {
 		t.Helper()
 		run := b.StartRun(t, o)
@@ -219,22 +214,22 @@ func TestObjectScan_skippedType_staysSkippedForTheRun(t *testing.T) {
 		return run
 	}
 	another := `INSERT INTO objects
-		SELECT (jsonb_populate_record(o, '{"object_type": "another", "object_id": "obj_new"}')).* FROM objects o
+		SELECT (jsonb_populate_record(o, '{"object_type": "aaa", "object_id": "obj_new"}')).* FROM objects o
 			WHERE object_id = 'obj_6' AND object_type = 'thing'`
 
 	passed := startFailing(reconcile.Params{Scope: reconcile.Objects})
 	b.DB.Exec(t, another)
 	well()
 	if got := b.WaitForEnd(t, passed); got.Status != runs.Done || got.Counts[objectscan.SkippedTypes] != 1 ||
-		b.API.CallCount("/others") != 0 {
-		t.Errorf("%s with %v, after %d calls: %s", got.Status, got.Counts, b.API.CallCount("/others"), got.Detail)
+		b.API.CallCount("/aaas") != 0 {
+		t.Errorf("%s with %v, after %d calls: %s", got.Status, got.Counts, b.API.CallCount("/aaas"), got.Detail)
 	}
 	down()
 	begun := startFailing(reconcile.Params{Scope: reconcile.Objects})
-	b.DB.Exec(t, `DELETE FROM objects WHERE object_type = 'another'`)
+	b.DB.Exec(t, `DELETE FROM objects WHERE object_type = 'aaa'`)
 	well()
 	if got := b.WaitForEnd(t, begun); got.Status != runs.Done || got.Counts[objectscan.SkippedTypes] != 0 ||
-		b.API.CallCount("/others") == 0 {
+		b.API.CallCount("/aaas") == 0 {
 		t.Errorf("started with: %s with %v: %s", got.Status, got.Counts, got.Detail)
 	}
 }
@@ -244,22 +239,8 @@ func TestObjectScan_onlySkippedTypesAllowed_failsTheRun(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/list")
-	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) {
-		s.Provider, s.Reader = onlyIfMirroredAndThing{}, onlyIfMirroredAndThing{}
-	}))
+	b.StartReconciler(t, b.RunnerReading(onlyIfMirroredAndThing{}))
 	b.WantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "403")
-}
-
-// scanType scans the objects of a type.
-func scanType(t *testing.T, b *reconciled.ShopifyEnv, o reconcile.Params) *runs.Run {
-	t.Helper()
-	o.Source, o.Scope = b.Source, reconcile.Objects
-	run := b.StartRun(t, o)
-	r := b.WaitForEnd(t, run)
-	if r.Status != runs.Done {
-		t.Fatalf("%s: %s", r.Status, r.Detail)
-	}
-	return r
 }
 
 // wantComplete checks the watermarks of a type, without those of changes.
@@ -274,9 +255,7 @@ func wantComplete(t *testing.T, b *reconciled.ShopifyEnv, objectType string, wan
 		return
 	}
 	page, err := watermarks.List(t.Context(), b.OperatorPool, b.Source, "", 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, p := range page.Items {
 		if p.Subject != want[0] {
 			continue
@@ -317,16 +296,12 @@ func wantMirrorEqual(t *testing.T, b *reconciled.ShopifyEnv) {
 		parts := strings.SplitN(row, " ", 3)
 		got[parts[0]+" "+parts[1]] = parseJSON(t, []byte(parts[2]))
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+	testkit.Equal(t, "", want, got)
 }
 
 func parseJSON(t *testing.T, text []byte) (v any) {
 	t.Helper()
-	if err := json.Unmarshal(text, &v); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(text, &v))
 	return v
 }
 
@@ -352,9 +327,7 @@ func customerPages(b *reconciled.StripeEnv) (alone, sources, taxIDs int) {
 func typesInPhase(t *testing.T, b *reconciled.StripeEnv, run int64, phase string) (all []string) {
 	t.Helper()
 	report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, one := range report.Types {
 		if one.Phase == phase {
 			all = append(all, one.ObjectType)

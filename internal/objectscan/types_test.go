@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -31,7 +32,7 @@ func TestObjectScan_keyRevokedBetweenTypes_failsTheRun(t *testing.T) {
 		switch {
 		case revoked.Load() && listed.Load():
 			return reconciled.ErrorResponse(http.StatusUnauthorized), nil
-		case c.Path == "/others":
+		case c.Path == "/aaas":
 			listed.Store(true)
 			return b.FoundResponse(`{"things":[]}`), nil
 		case c.Path == "/list":
@@ -39,7 +40,7 @@ func TestObjectScan_keyRevokedBetweenTypes_failsTheRun(t *testing.T) {
 		}
 		return nil, nil
 	}
-	b.StartOtherAndThing(t)
+	b.StartTwoTypes(t)
 	r := b.Scan(t, reconcile.Params{})
 	if r.Counts[objectscan.NotListable] != 1 {
 		t.Errorf("with a key that may not list one type: %v", r.Counts)
@@ -69,8 +70,7 @@ func TestObjectScan_rejectedObject_isUnrepaired(t *testing.T) {
 	b.StartReconciler(t, b.Runner())
 	r := b.Scan(t, reconcile.Params{Type: "thing"})
 	reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 22, objectscan.Equal: 20,
-		objectscan.ContentDiffers: 1,
-		objectscan.Unrepaired:     1, objectscan.Orphans: 1, objectscan.Repaired: 1})
+		objectscan.ContentDiffers: 1, objectscan.Unrepaired: 1, objectscan.Orphans: 1, objectscan.Repaired: 1})
 	if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) != 1 ||
 		deleted[0] != "gone" || !b.TypeCompleteUntil(t).IsZero() {
 		t.Errorf("deleted are %q, complete until %s", deleted, b.TypeCompleteUntil(t))
@@ -161,8 +161,7 @@ func TestObjectScan_newerThanCurrentList_isRefetched(t *testing.T) {
 			b.StartReconciler(t, b.Runner())
 			r := b.Scan(t, reconcile.Params{})
 			reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 20, objectscan.Equal: 18,
-				objectscan.MirrorNewer:    1,
-				objectscan.ContentDiffers: 1, objectscan.Unrepaired: 1})
+				objectscan.MirrorNewer: 1, objectscan.ContentDiffers: 1, objectscan.Unrepaired: 1})
 			if made := b.API.CallCount("/things/"); made != requested || !b.TypeCompleteUntil(t).IsZero() {
 				t.Errorf("%d objects were requested by id; complete until %s", made, b.TypeCompleteUntil(t))
 			}
@@ -206,8 +205,7 @@ func TestObjectScan_repositoryAddedLater_listsOldIssues(t *testing.T) {
 func TestObjectScan_killedBeforeRepair_readsTheListAgain(t *testing.T) {
 	t.Parallel()
 	f := reconciled.NewGitHubEnv(t, githubfake.Options{Seed: 8, Start: time.Now().Add(-2 * time.Hour), Objects: 60,
-		Comments: 20,
-		Webhooks: githubfake.Webhooks{LostUnacknowledged: 100}}, nil)
+		Comments: 20, Webhooks: githubfake.Webhooks{LostUnacknowledged: 100}}, nil)
 	f.Fake.RunSteps(150)
 	f.Fake.Advance(time.Minute)
 	r := f.Runner()
@@ -238,8 +236,8 @@ func TestObjectScan_listFails_stopsNoOtherType(t *testing.T) {
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
 	none := b.MissingResponse()
 	none.Verdict.Detail = "no such list"
-	b.API.RespondTo(none, "/others")
-	b.StartOtherAndThing(t)
+	b.API.RespondTo(none, "/aaas")
+	b.StartTwoTypes(t)
 	scan := func(reason string) {
 		t.Helper()
 		before := b.TypeCompleteUntil(t)
@@ -255,7 +253,7 @@ func TestObjectScan_listFails_stopsNoOtherType(t *testing.T) {
 	}
 	scan("no such list")
 	b.API.InterceptWith(func(c provider.Call) (*providerapi.Response, error) {
-		if c.Path == "/others" {
+		if c.Path == "/aaas" {
 			panic("a response without a reader")
 		}
 		return nil, nil
@@ -269,22 +267,22 @@ func TestObjectScan_notListableType_isReported(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
 	empty := b.FoundResponse(`{"things":[]}`)
-	b.API.RespondTo(empty, "/others")
-	b.StartOtherAndThing(t)
+	b.API.RespondTo(empty, "/aaas")
+	b.StartTwoTypes(t)
 	b.Scan(t, reconcile.Params{})
-	if p := watermarksOf(t, b, "type another"); len(p) != 1 || p[0].NotListableRun != 0 ||
+	if p := watermarksOf(t, b, "type aaa"); len(p) != 1 || p[0].NotListableRun != 0 ||
 		p[0].NotListableReason != "" {
 		t.Errorf("after a list the watermark is %+v", p)
 	}
-	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/others")
+	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/aaas")
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusTooManyRequests), "/list")
-	requested := b.API.CallCount("/others")
+	requested := b.API.CallCount("/aaas")
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.WaitForRun(t, run, func(r *runs.Run) bool { return r.ConsecutiveFailures > 1 || r.Status.Ended() })
 	b.API.RespondTo(nil, "/list")
 	if r := b.WaitForEnd(t, run); r.Status != runs.Done || r.Counts[objectscan.NotListable] != 1 ||
-		b.API.CallCount("/others") != requested+1 {
-		t.Errorf("%s %v, its list was requested %d times: %s", r.Status, r.Counts, b.API.CallCount("/others")-requested,
+		b.API.CallCount("/aaas") != requested+1 {
+		t.Errorf("%s %v, its list was requested %d times: %s", r.Status, r.Counts, b.API.CallCount("/aaas")-requested,
 			r.Detail)
 	}
 	report := b.Report(t, run)
@@ -293,16 +291,16 @@ func TestObjectScan_notListableType_isReported(t *testing.T) {
 		report.Types[1].Reason != "" {
 		t.Errorf("%+v", report)
 	}
-	if p := watermarksOf(t, b, "type another"); len(p) != 1 || p[0].NotListableRun != run ||
+	if p := watermarksOf(t, b, "type aaa"); len(p) != 1 || p[0].NotListableRun != run ||
 		!strings.Contains(p[0].NotListableReason, "403") {
 		t.Errorf("after a rejection the watermark is %+v", p)
 	}
 	if p := watermarksOf(t, b, "type thing"); len(p) != 1 || p[0].NotListableRun != 0 {
 		t.Errorf("the watermark of the other type is %+v", p)
 	}
-	b.API.RespondTo(empty, "/others")
+	b.API.RespondTo(empty, "/aaas")
 	b.Scan(t, reconcile.Params{})
-	if p := watermarksOf(t, b, "type another"); len(p) != 1 || p[0].NotListableRun != 0 ||
+	if p := watermarksOf(t, b, "type aaa"); len(p) != 1 || p[0].NotListableRun != 0 ||
 		p[0].NotListableReason != "" {
 		t.Errorf("after another list the watermark is %+v", p)
 	}
@@ -313,9 +311,9 @@ func TestObjectScan_notListableType_isReported(t *testing.T) {
 func TestObjectScan_keyListsNothing_failsTheRun(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/others")
+	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/aaas")
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusTooManyRequests), "/list")
-	b.StartOtherAndThing(t)
+	b.StartTwoTypes(t)
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
 	b.WaitForRun(t, run, reconciled.EndedOrDeferred)
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/list")
@@ -339,9 +337,7 @@ func listNoEvents(b *reconciled.Env, list string) {
 func watermarksOf(t *testing.T, b *reconciled.Env, what string) (all []watermarks.Completeness) {
 	t.Helper()
 	page, err := watermarks.List(t.Context(), b.OperatorPool, b.Source, "", 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, p := range page.Items {
 		if p.Subject == what {
 			all = append(all, p)

@@ -28,14 +28,12 @@ const (
 // number of objects, and not with that number times the number of batches.
 func TestMirrorWalk_manyObjects_readsItsOwnPart(t *testing.T) {
 	t.Parallel()
-	const objects, stretch = 30_000, 500
+	const objects, stretch = 10_000, 500
 	db := testkit.Database(t)
 	db.Exec(t, `INSERT INTO sources (name, provider) VALUES ('shop', 'stripe')`)
 	run, err := runs.Create(t.Context(), db.Role(t, "operator"),
 		runs.Request{Job: reconcile.Job, Params: reconcile.Params{Source: 1, Scope: reconcile.Objects}, Actor: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	db.InsertObjects(t, objects)
 	db.Exec(t, startedScanSQL, run)
 	db.Exec(t, allButOneSQL, run)
@@ -60,8 +58,6 @@ func rowsRead(t *testing.T, tx pgx.Tx) (n int) {
 	t.Helper()
 	err := tx.QueryRow(t.Context(), `SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0)::int
 		FROM pg_stat_xact_user_tables WHERE relname IN ('objects', 'listed_objects')`).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return n
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
@@ -124,9 +125,7 @@ func TestMetrics_excludedAccounts_areNotMeasured(t *testing.T) {
 	sources := b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller).Sources
 	reg := prometheus.NewRegistry()
 	o, err := reconcile.NewStateMetrics(reg, sources)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	const until, left = "postern_complete_until_timestamp_seconds sim ", "postern_drift_unrepaired_objects sim product"
 	for _, one := range []struct {
 		except []string
@@ -142,9 +141,7 @@ func TestMetrics_excludedAccounts_areNotMeasured(t *testing.T) {
 			"postern_accounts_excluded excluded sim": 2}},
 	} {
 		sources.All()[b.Source].ExcludedAccounts = one.except
-		if err := o.Read(t.Context(), b.Pool); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, o.Read(t.Context(), b.Pool))
 		got := reconciled.GaugeValues(t, reg)
 		for name, want := range one.want {
 			if n, there := got[name]; n != want ||
@@ -190,14 +187,10 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	sources := b.Runner(t, api, reconciled.SameCaller).Sources
 	o, err := reconcile.NewStateMetrics(reg, sources)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	measured := func(disconnected float64, until time.Time) {
 		t.Helper()
-		if err := o.Read(t.Context(), b.Pool); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, o.Read(t.Context(), b.Pool))
 		got := reconciled.GaugeValues(t, reg)
 		if n, at := got["postern_accounts_excluded disconnected sim"], got["postern_complete_until_timestamp_seconds "+
 			"sim events"]; n != disconnected || at != float64(until.Unix()) {
@@ -424,13 +417,11 @@ func reconcileAll(t *testing.T, b *reconciled.StripeEnv, api *provider.API, exce
 	r := b.Runner(t, api, reconciled.SameCaller)
 	r.Sources.All()[b.Source].ExcludedAccounts = except
 	defer b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: r.Execute})()
-	o.Source, o.AllAccounts = b.Source, true
+	o.AllAccounts = true
 	run := b.StartRun(t, o)
 	reconciled.WantRunDone(t, b.WaitForEnd(t, run))
 	entered, err := reconcile.StartedRuns(t.Context(), b.OperatorPool, run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if len(entered) == 0 { // the run itself reconciled the only account, or there is none
 		entered = append(entered, run)
 	}

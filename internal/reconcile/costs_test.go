@@ -7,10 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
@@ -42,9 +41,8 @@ func TestReconcile_calls_matchDocumentedCosts(t *testing.T) {
 		"Shopify": shopifyCosts} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(want[name], measureCosts(t, account(t))); diff != "" {
-				t.Errorf("the table in docs/how-to/reconcile-and-repair.md differs (-documented +measured):\n%s", diff)
-			}
+			testkit.Equal(t, "the table in docs/how-to/reconcile-and-repair.md differs", want[name],
+				measureCosts(t, account(t)))
 		})
 	}
 }
@@ -113,18 +111,14 @@ func stripeCosts(t *testing.T) *costAccount {
 	b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 61})
 	b.StartReconciler(t, b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller))
 	return &costAccount{objectType: "invoice", events: true,
-		create: func() string { return b.Fake.Create("", "invoice", nil) },
-		change: func(id string) {
-			b.Fake.SetWithoutEvent("", id, map[string]any{"description": "changed"})
-		}, remove: func(id string) { b.Fake.DeleteWithoutEvent("", id) },
-		deliver: func() {
-			b.Deliver(t, reconciled.LoseNone)
-		}, loseWebhooks: func(do func()) { do(); b.Deliver(t, reconciled.LoseAll) },
-		advance: func(d time.Duration) {
-			b.Fake.Advance(d)
-		}, run: func(o reconcile.Params) *runs.Run {
-			return b.RunToEnd(t, o)
-		}, calls: func() int { return len(b.Fake.Requests()) }}
+		create:       func() string { return b.Fake.Create("", "invoice", nil) },
+		change:       func(id string) { b.Fake.SetWithoutEvent("", id, map[string]any{"description": "changed"}) },
+		remove:       func(id string) { b.Fake.DeleteWithoutEvent("", id) },
+		deliver:      func() { b.Deliver(t, reconciled.LoseNone) },
+		loseWebhooks: func(do func()) { do(); b.Deliver(t, reconciled.LoseAll) },
+		advance:      b.Fake.Advance,
+		run:          func(o reconcile.Params) *runs.Run { return b.RunToEnd(t, o) },
+		calls:        func() int { return len(b.Fake.Requests()) }}
 }
 
 func githubCosts(t *testing.T) *costAccount {
@@ -137,14 +131,15 @@ func githubCosts(t *testing.T) *costAccount {
 		f.Deliver(t)
 		f.Fake.SetWebhooks(githubfake.Webhooks{})
 	}
-	return &costAccount{objectType: "issue", events: true, create: func() string { return f.Fake.OpenIssue(0) },
-		change: func(id string) { lose(func() { f.Fake.Edit(id) }) },
-		remove: func(id string) {
-			lose(func() { f.Fake.Delete(id) })
-		}, deliver: func() { f.Deliver(t) }, loseWebhooks: lose, advance: func(d time.Duration) { f.Fake.Advance(d) },
-		run: func(o reconcile.Params) *runs.Run {
-			return f.RunToEnd(t, o)
-		}, calls: func() int { return len(f.Fake.Requests()) }}
+	return &costAccount{objectType: "issue", events: true,
+		create:       func() string { return f.Fake.OpenIssue(0) },
+		change:       func(id string) { lose(func() { f.Fake.Edit(id) }) },
+		remove:       func(id string) { lose(func() { f.Fake.Delete(id) }) },
+		deliver:      func() { f.Deliver(t) },
+		loseWebhooks: lose,
+		advance:      f.Fake.Advance,
+		run:          func(o reconcile.Params) *runs.Run { return f.RunToEnd(t, o) },
+		calls:        func() int { return len(f.Fake.Requests()) }}
 }
 
 func shopifyCosts(t *testing.T) *costAccount {
@@ -152,26 +147,21 @@ func shopifyCosts(t *testing.T) *costAccount {
 	b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 62})
 	b.API.Bulk = nil
 	b.StartReconciler(t, b.Runner(t))
-	return &costAccount{objectType: "product", create: func() string { return b.Fake.Create("product") },
-		change: func(id string) { b.Fake.Change("product", id, true) },
-		remove: func(id string) {
-			b.Fake.Delete("product", id, true)
-		}, deliver: func() { b.Deliver(t, reconciled.LoseNone) },
-		advance: func(d time.Duration) { b.Fake.Advance(d) }, calls: func() int { return len(b.Fake.Requests()) },
-		run: func(o reconcile.Params) *runs.Run {
-			o.Source = b.Source
-			run := b.StartRun(t, o)
-			return b.WaitForEnd(t, run)
-		}}
+	return &costAccount{objectType: "product",
+		create:  func() string { return b.Fake.Create("product") },
+		change:  func(id string) { b.Fake.Change("product", id, true) },
+		remove:  func(id string) { b.Fake.Delete("product", id, true) },
+		deliver: func() { b.Deliver(t, reconciled.LoseNone) },
+		advance: b.Fake.Advance,
+		calls:   func() int { return len(b.Fake.Requests()) },
+		run:     func(o reconcile.Params) *runs.Run { return b.RunToEnd(t, o) }}
 }
 
 // documentedCosts returns the numbers of the table, by provider and row.
 func documentedCosts(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/how-to/reconcile-and-repair.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_, table, found := strings.Cut(string(page), "| calls for | ")
 	if !found {
 		t.Fatal("docs/how-to/reconcile-and-repair.md has no table of calls")

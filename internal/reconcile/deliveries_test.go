@@ -43,25 +43,19 @@ const appendedSQL = `SELECT count(*) FROM events WHERE origin = 'reconcile' AND 
 // the headers of the webhook.
 func TestReconcile_missedGitHubDeliveries_areAppendedOnce(t *testing.T) {
 	t.Parallel()
-	for _, at := range []int{0, 5, 150} {
+	for _, at := range []int{0, 100} {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
 			t.Parallel()
 			f := reconciled.NewGitHubEnv(t, githubfake.Options{Seed: uint64(at), Start: time.Now().Add(-2 * time.Hour),
 				Webhooks: githubfake.Webhooks{LostUnacknowledged: 30, LostAcknowledged: 10}}, nil)
-			f.Fake.RunSteps(250)
+			f.Fake.RunSteps(150)
 			received := f.Deliver(t)
 			f.Fake.Advance(time.Hour)
 			f.StartThrough(t, &failingCaller{Caller: f.APISource.Caller, failAt: at})
 			r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Events})
-			want := reconciled.Counts{reconcile.Processed: int64(f.Fake.SentCount()),
-				reconcile.Present:     int64(received),
-				reconcile.Conflicting: 0, reconcile.UnreadEvents: 0}
-			for name, n := range want {
-				if r.Counts[name] != n {
-					t.Errorf("%s: %d, want %d", name, r.Counts[name], n)
-				}
-			}
-			if missing := r.Counts[reconcile.Missing]; r.Status != runs.Done || missing < 50 ||
+			reconciled.WantCounts(t, r, reconciled.Counts{reconcile.Processed: int64(f.Fake.SentCount()),
+				reconcile.Present: int64(received), reconcile.Conflicting: 0, reconcile.UnreadEvents: 0})
+			if missing := r.Counts[reconcile.Missing]; missing < 30 ||
 				missing != r.Counts[reconcile.Processed]-int64(received) || missing != f.Count(t, appendedSQL) {
 				t.Errorf("%s with %v, %d were appended: %s", r.Status, r.Counts, f.Count(t, appendedSQL), r.Detail)
 			}

@@ -1,7 +1,6 @@
 package reconcile_test
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -32,66 +31,18 @@ func TestReconcile_missedEvents_areAppendedAndApplied(t *testing.T) {
 	}
 	b.StartReconciler(t, b.Runner())
 	r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events})
-	want := reconciled.Counts{reconcile.Processed: int64(len(all)), reconcile.Missing: int64(len(all) - len(kept)),
-		reconcile.Present: int64(len(kept))}
-	for name, n := range want {
-		if r.Counts[name] != n {
-			t.Errorf("%s: %d, want %d", name, r.Counts[name], n)
-		}
-	}
-	if r.Status != runs.Done {
-		t.Errorf("the run is %s: %s", r.Status, r.Detail)
-	}
+	reconciled.WantCounts(t, r, reconciled.Counts{reconcile.Processed: int64(len(all)),
+		reconcile.Missing: int64(len(all) - len(kept)), reconcile.Present: int64(len(kept))})
 	since, until := b.CompleteRange(t, "", reconcile.Events)
 	if want := b.API.Time.Add(-refetch.DefaultLimits.ListDelay).Truncate(time.Second); !until.Equal(want) ||
 		since.After(b.API.Time.Add(-time.Hour)) {
 		t.Errorf("complete from %s until %s, want %s", since, until, want)
 	}
-	var stored int
-	count := `SELECT count(*) FROM events WHERE origin = 'reconcile'`
-	if err := b.DB.Pool.QueryRow(t.Context(), count).Scan(&stored); err != nil || stored != len(all)-len(kept) {
-		t.Errorf("%d events of reconciliation (%v), want %d", stored, err, len(all)-len(kept))
-	}
+	reconciled.WantValue(t, b, len(all)-len(kept), `SELECT count(*) FROM events WHERE origin = 'reconcile'`)
 	b.Deliver(t, all) // webhooks that arrive late are duplicates
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&stored); err != nil ||
-		stored != len(all) {
-		t.Errorf("%d events in all (%v), want %d", stored, err, len(all))
-	}
+	reconciled.WantValue(t, b, len(all), `SELECT count(*) FROM events`)
 	if again := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events}); again.Counts[reconcile.Missing] != 0 {
 		t.Errorf("a second run finds %d missing", again.Counts[reconcile.Missing])
-	}
-}
-
-// After the events and all pending refetches the mirror equals the provider.
-func TestReconcile_eventsAndRefetches_makeMirrorEqual(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(reconciled.SeedCount(4)) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			b := reconciled.NewEmptyEnv(t, seed, reconciled.EventTimeOptions)
-			b.Deliver(t, reconciled.RandomSubset(b.API.History.Events, 50, seed))
-			b.StartReconciler(t, b.Runner())
-			b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events})
-			refetches := 0
-			for _, id := range b.API.History.ObjectIDs() {
-				var pending bool
-				err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(bool_or(refetch_after <> 0), false) FROM objects
-					WHERE object_id = $1`, id).Scan(&pending)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !pending {
-					continue
-				}
-				refetches++
-				reconciled.WantCounts(t,
-					b.WantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: id}),
-					reconciled.Counts{reconcile.Missing: 1})
-			}
-			for _, w := range b.Differences(t) {
-				t.Errorf("after %d refetches %s", refetches, w)
-			}
-		})
 	}
 }
 
@@ -152,11 +103,7 @@ func TestReconcile_unreadRanges_areNotComplete(t *testing.T) {
 		Until: last.Add(time.Second)}); r.Counts[reconcile.Present] == 0 || b.API.CallCount("/events") == calls {
 		t.Errorf("a run up to a time before the watermark has read nothing: %v", r.Counts)
 	}
-	var rows int
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM watermarks WHERE subject = 'events'`).Scan(
-		&rows); err != nil || rows != 1 {
-		t.Errorf("%d watermarks (%v)", rows, err)
-	}
+	reconciled.WantValue(t, b, 1, `SELECT count(*) FROM watermarks WHERE subject = 'events'`)
 }
 
 // A gap between two time ranges holds the watermark until it is read.
@@ -164,18 +111,9 @@ func TestReconcile_gapBetweenRanges_isNotComplete(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewEmptyEnv(t, 4, reconciled.EventTimeOptions)
 	b.StartReconciler(t, b.Runner())
-	at := func(d time.Duration) time.Time { return time.UnixMicro(sim.Start).Add(d).UTC().Truncate(time.Second) }
-	if complete := completeUntilAfter(t, b, time.Time{}, at(2*time.Second)); !complete.Equal(at(2 * time.Second)) {
-		t.Fatalf("complete until %s", complete)
-	}
-	if complete := completeUntilAfter(t, b, at(4*time.Second), at(6*time.Second)); !complete.Equal(
-		at(2 * time.Second)) {
-		t.Errorf("complete until %s, though 2 s to 4 s was not read", complete)
-	}
-	if complete := completeUntilAfter(t, b, at(2*time.Second), at(6*time.Second)); !complete.Equal(
-		at(6 * time.Second)) {
-		t.Errorf("complete until %s, though everything until 6 s was read", complete)
-	}
+	wantCompleteAfterRuns(t, b, []eventRange{{0, 2, 2},
+		{4, 6, 2}, // 2 s to 4 s was not read
+		{2, 6, 6}})
 }
 
 // An event that is listed after a run has passed its time is found by the next run, which starts
@@ -200,6 +138,20 @@ func TestReconcile_eventListedLate_isFoundByNextRun(t *testing.T) {
 	b.API.SetTime(b.API.Now().Add(time.Minute))
 	reconciled.WantCounts(t, b.WantDone(t, reconcile.Params{Scope: reconcile.Events}),
 		reconciled.Counts{reconcile.Missing: 1})
+}
+
+// A run for an object that neither the mirror nor the API has appends nothing, because the id may
+// be a typing error.
+func TestReconcile_unknownObject_appendsNothing(t *testing.T) {
+	t.Parallel()
+	b := reconciled.NewMirroredEnv(t, 81, reconciled.EventTimeOptions)
+	b.StartReconciler(t, b.Runner())
+	for _, dry := range []bool{true, false} {
+		o := reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_tpyo", DryRun: dry}
+		reconciled.WantCounts(t, b.WantDone(t, o), reconciled.Counts{reconcile.Absent: 1, reconcile.Processed: 1,
+			reconcile.Missing: 0})
+	}
+	reconciled.WantValue(t, b, 0, reconciled.CountRefetchesSQL)
 }
 
 // After an expired cursor the list of events is read again.
@@ -245,13 +197,7 @@ func TestOverwrite_apiLag_waitsForTheLag(t *testing.T) {
 	late.Reader = laggingReader{}
 	r.Sources.Replace(&late)
 	b.StartReconciler(t, r)
-	run, err := runs.Create(t.Context(), b.OperatorPool,
-		runs.Request{Job: reconcile.Job, Params: reconcile.Params{Source: b.Source, Scope: reconcile.Object,
-			Type: "thing", ID: "obj_1", Overwrite: true}, Actor: "ada", Reason: "it is wrong"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reconciled.WantRunDone(t, b.WaitForEnd(t, run))
+	b.Overwrite(t, "obj_1", "ada", "it is wrong")
 	before := reconciled.QueryOne[time.Time](t, b, `SELECT (convert_from(body, 'UTF8')::jsonb #>>
 		'{overwrite,before}')::timestamptz
 		FROM events WHERE event_id LIKE 'overwrite:%'`)
@@ -304,28 +250,34 @@ func TestReconcile_configurationChanged_keepsWatermarkUntilReread(t *testing.T) 
 	b := reconciled.NewEmptyEnv(t, 4, reconciled.EventTimeOptions)
 	r := b.Runner()
 	b.StartReconciler(t, r)
-	at := func(d time.Duration) time.Time { return time.UnixMicro(sim.Start).Add(d).UTC().Truncate(time.Second) }
-	if complete := completeUntilAfter(t, b, time.Time{}, at(20*time.Second)); !complete.Equal(at(20 * time.Second)) {
-		t.Fatalf("complete until %s", complete)
-	}
+	wantCompleteAfterRuns(t, b, []eventRange{{0, 20, 20}})
 	other := *r.Sources.All()[b.Source]
 	config := *other.Config
 	config.Accounts = []string{"*"}
 	other.Config = &config
 	r.Sources.Replace(&other)
-	if complete := completeUntilAfter(t, b, time.Time{}, at(10*time.Second)); !complete.Equal(at(20 * time.Second)) {
-		t.Errorf("complete until %s after a run up to 10 s", complete)
+	wantCompleteAfterRuns(t, b, []eventRange{{0, 10, 20},
+		{15, 30, 20}, // 10 s to 15 s was not read
+		{0, 25, 25}, {24, 30, 30}})
+}
+
+// eventRange is a time range of events, in seconds from the start of the history, where 0 is no
+// bound. The watermark after a run over it is complete.
+type eventRange struct{ since, until, complete int }
+
+// wantCompleteAfterRuns runs over the events of time ranges and checks the watermark after each.
+func wantCompleteAfterRuns(t *testing.T, b *reconciled.Env, ranges []eventRange) {
+	t.Helper()
+	at := func(seconds int) time.Time {
+		if seconds == 0 {
+			return time.Time{}
+		}
+		return time.UnixMicro(sim.Start).Add(time.Duration(seconds) * time.Second).UTC().Truncate(time.Second)
 	}
-	if complete := completeUntilAfter(t, b, at(15*time.Second), at(30*time.Second)); !complete.Equal(
-		at(20 * time.Second)) {
-		t.Errorf("complete until %s, though 10 s to 15 s was not read", complete)
-	}
-	if complete := completeUntilAfter(t, b, time.Time{}, at(25*time.Second)); !complete.Equal(at(25 * time.Second)) {
-		t.Errorf("complete until %s, though everything until 25 s was read", complete)
-	}
-	if complete := completeUntilAfter(t, b, at(24*time.Second), at(30*time.Second)); !complete.Equal(
-		at(30 * time.Second)) {
-		t.Errorf("complete until %s, though everything until 30 s was read", complete)
+	for _, r := range ranges {
+		if got := completeUntilAfter(t, b, at(r.since), at(r.until)); !got.Equal(at(r.complete)) {
+			t.Errorf("complete until %s after a run from %d s to %d s, want %d s", got, r.since, r.until, r.complete)
+		}
 	}
 }
 

@@ -136,8 +136,7 @@ func TestReconcile_readerPanics_failsOnlyThatWork(t *testing.T) {
 	id := reconciled.QueryOne[string](t, b, `SELECT object_id FROM objects WHERE refetch_after <> 0 ORDER BY object_id
 		LIMIT 1`)
 	if others := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM objects WHERE refetch_after <> 0
-		AND object_id <> $1`,
-		id); others == 0 {
+		AND object_id <> $1`, id); others == 0 {
 		t.Fatal("no other object needs a refetch")
 	}
 	p := panickingReader{panics: func(some string) bool { return some == id || some == "" }}
@@ -299,7 +298,6 @@ func TestObjectScan_missingDuringOutage_waitsForTheAPI(t *testing.T) {
 		t.Errorf("%s with %d unrepaired, list requested %t: %s", r.Status, n, requested.Load(), r.Detail)
 	}
 	well.Store(true)
-	reconciled.WantExactCounts(t, f.WaitForEnd(t, run), reconciled.Counts{reconcile.Processed: 4, objectscan.Equal: 3,
-		objectscan.Orphans:  1,
-		objectscan.Repaired: 1})
+	reconciled.WantExactCounts(t, f.WaitForEnd(t, run),
+		reconciled.Counts{reconcile.Processed: 4, objectscan.Equal: 3, objectscan.Orphans: 1, objectscan.Repaired: 1})
 }

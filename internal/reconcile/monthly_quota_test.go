@@ -45,7 +45,6 @@ func TestReconcile_quotaUsedUp_waitsAndContinues(t *testing.T) {
 			r.Settings.InitialInterval, r.Settings.MaxInterval, r.Settings.MinInterval,
 				r.Limits.EventRetention = 10*time.Second, 10*time.Second, time.Second, 4*time.Minute
 			b.StartReconciler(t, r)
-			o.Source = b.Source
 			run := b.StartRun(t, o)
 			waits := func(r *runs.Run) bool { return strings.HasPrefix(r.Detail, quotaUsedUp) }
 			if w := b.WaitForRun(t, run, waits); w.Status != runs.Running || w.ConsecutiveFailures != 0 ||
@@ -96,12 +95,12 @@ func TestObjectScan_quotaUsedUp_skipsNoType(t *testing.T) {
 				case c.Path == path && !more.Load():
 					return nil, fmt.Errorf("call it: %w", &providerapi.MonthlyBudgetError{
 						Limit: 9, Monthly: 10, Wait: 10 * time.Millisecond})
-				case c.Path == "/others":
+				case c.Path == "/aaas":
 					return b.FoundResponse(`{"things":[]}`), nil
 				}
 				return nil, nil
 			}
-			b.StartOtherAndThing(t)
+			b.StartTwoTypes(t)
 			run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
 			b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.HasPrefix(r.Detail, quotaUsedUp) })
 			times := b.API.CallCount(path)

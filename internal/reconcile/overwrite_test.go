@@ -14,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -98,9 +99,7 @@ func (b *dayEnv) deliverStateAt(t *testing.T, id string, at int64) {
 		Version int64
 		Object  json.RawMessage
 	}
-	if err := json.Unmarshal(b.API.History.StoredRefetch(id, sim.Refetch{Began: at}).Body, &is); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, json.Unmarshal(b.API.History.StoredRefetch(id, sim.Refetch{Began: at}).Body, &is))
 	b.Deliver(t, []sim.Event{{Object: id, ReceivedAt: time.UnixMicro(at),
 		Body: fmt.Appendf(nil, `{"id": "told", "object_id": %q, "type": "thing.updated", "own": true, "still": true,
 		"unit": 1, "rank": 1, "time": %d, "object": %s}`, id, is.Version, is.Object)}})
@@ -137,8 +136,7 @@ func TestRefetch_hiddenObject_isRestored(t *testing.T) {
 	got := b.DB.QueryStrings(t, `SELECT o.status || CASE WHEN convert_from(e.body, 'UTF8')::jsonb ? 'reversioned' THEN
 		', reversioned'
 		ELSE '' END FROM events e JOIN outcomes o ON o.event_id = e.id AND o.run = 0 WHERE e.event_type = $1
-			ORDER BY e.id`,
-		provider.RefetchType)
+			ORDER BY e.id`, provider.RefetchType)
 	if want := []string{"applied", "applied, reversioned", "applied, reversioned", "unchanged"}; !slices.Equal(got,
 		want) {
 		t.Errorf("the refetches are %q, want %q", got, want)
@@ -162,15 +160,8 @@ func TestOverwrite_finalDelete_isOverwritten(t *testing.T) {
 	if w := b.Differences(t); len(w) != 1 || !strings.HasPrefix(w[0], "obj_1 is") {
 		t.Fatalf("%q: a refetch must not change it", w)
 	}
-	overwrite := reconcile.Params{Source: b.Source, Scope: reconcile.Object, Type: "thing", ID: "obj_1",
-		Overwrite: true}
 	for range 2 { // a second overwrite is another event and changes nothing
-		run, err := runs.Create(t.Context(), b.OperatorPool, runs.Request{Job: reconcile.Job, Params: overwrite,
-			Actor: "ada@office", Reason: "nobody meant it"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		reconciled.WantRunDone(t, b.WaitForEnd(t, run))
+		b.Overwrite(t, "obj_1", "ada@office", "nobody meant it")
 		reconciled.WantNone(t, b.Differences(t))
 	}
 	got := b.DB.QueryStrings(t, `SELECT o.status || ', ' || o.reason || ', ' || convert_from(e.body, 'UTF8')
@@ -205,8 +196,7 @@ func (partReader) Snapshot(_ *provider.Source, s *provider.Snapshot) (provider.O
 func TestOverwrite_partialResponse_fails(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 101, sim.Options{Objects: 1, Changes: 3, Contents: 4, Unit: 1_000_000,
-		Gap:            700_000,
-		ObjectVersions: true, VersionIsCounter: true})
+		Gap: 700_000, ObjectVersions: true, VersionIsCounter: true})
 	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) { s.Reader = partReader{} }))
 	run := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_1", Overwrite: true})
 	if run.Status != runs.Failed || !strings.Contains(run.Detail, "the API's response cannot overwrite anything") {
@@ -260,9 +250,8 @@ func TestOverwrite_missingCounterObject_isDeleted(t *testing.T) {
 // overwrite a late event from before the restore does not win.
 func TestReconcile_restoredProvider_isReportedUntilAnOperatorOverwrites(t *testing.T) {
 	t.Parallel()
-	b := reconciled.NewEmptyEnv(t, 140, sim.Options{Objects: 1, Changes: 6, Contents: 1_000_000, Unit: 1_000_000,
-		Gap:            3_000_000,
-		ObjectVersions: true})
+	b := reconciled.NewEmptyEnv(t, 140,
+		sim.Options{Objects: 1, Changes: 6, Contents: 1_000_000, Unit: 1_000_000, Gap: 3_000_000, ObjectVersions: true})
 	h := b.API.History
 	last := len(h.Events) - 1
 	if last < 2 {
@@ -299,16 +288,8 @@ func TestReconcile_restoredProvider_isReportedUntilAnOperatorOverwrites(t *testi
 		t.Errorf("suspended after %d refetches", n)
 	}
 
-	overwrite := reconcile.Params{Source: b.Source, Scope: reconcile.Object, Type: "thing", ID: "obj_1",
-		Overwrite: true}
-	requested, err := runs.Create(t.Context(), b.OperatorPool, runs.Request{Job: reconcile.Job, Params: overwrite,
-		Actor: "ada", Reason: "the provider was restored"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r := b.WaitForEnd(t, requested); r.Status != runs.Done || len(b.Differences(t)) != 0 {
-		t.Fatalf("overwrite: %s: %s: %q", r.Status, r.Detail, b.Differences(t))
-	}
+	b.Overwrite(t, "obj_1", "ada", "the provider was restored")
+	reconciled.WantNone(t, b.Differences(t))
 	late := h.Events[last]
 	late.ReceivedAt = time.Now()
 	b.Deliver(t, []sim.Event{late})
@@ -316,8 +297,7 @@ func TestReconcile_restoredProvider_isReportedUntilAnOperatorOverwrites(t *testi
 		t.Errorf("after a late event from before the restore: %q", w)
 	}
 	if got := b.DB.QueryStrings(t, `SELECT o.status || ': ' || o.reason FROM outcomes o ORDER BY o.event_id DESC
-		LIMIT 1`); !strings.HasPrefix(got[0],
-		"stale: the provider stamped it before ") {
+		LIMIT 1`); !strings.HasPrefix(got[0], "stale: the provider stamped it before ") {
 		t.Errorf("the late event is %q", got)
 	}
 }

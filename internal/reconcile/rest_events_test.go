@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	diff "github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
 )
@@ -35,6 +35,7 @@ var eventPagings = map[string][]string{
 // those of an undisturbed run. Late webhooks are duplicates.
 func TestReconcile_configuredAPIEvents_areAppendedOnce(t *testing.T) {
 	t.Parallel()
+	const events = 60
 	for kind, edits := range eventPagings {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -55,7 +56,7 @@ func TestReconcile_configuredAPIEvents_areAppendedOnce(t *testing.T) {
 			counts := map[*reconciled.RESTEnv]reconciled.Counts{}
 			for _, b := range []*reconciled.RESTEnv{calm, wild} {
 				b.Runner.Settings.InitialInterval, b.Runner.Settings.MaxInterval = 10*time.Second, 20*time.Minute
-				reconciled.ChangeAndDeliverHalf(t, b, 7, 150)
+				reconciled.ChangeAndDeliverHalf(t, b, 7, events)
 				execute := b.Runner.Execute
 				if b == wild && kind == "field" {
 					execute = withRepublisher(b, reconciled.KillRepeatedly(t, b.Runner))
@@ -63,20 +64,18 @@ func TestReconcile_configuredAPIEvents_areAppendedOnce(t *testing.T) {
 				b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: execute})
 				r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events,
 					Since: b.Fake.Now().Add(-20 * time.Minute)})
-				if r.Status != runs.Done || r.Counts[reconcile.Processed] != 150 || r.Counts[reconcile.Missing] == 0 ||
-					r.Counts[reconcile.Present]+r.Counts[reconcile.Missing] != 150 {
-					t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
+				reconciled.WantCounts(t, r, reconciled.Counts{reconcile.Processed: events})
+				if n := r.Counts[reconcile.Missing]; n == 0 || r.Counts[reconcile.Present]+n != events {
+					t.Errorf("%v", r.Counts)
 				}
 				counts[b] = r.Counts
 				reconciled.WantNone(t, b.ThingDifferences(t))
 				b.Deliver(t, b.Fake.Events())
-				if stored, keys := countLog(t, b); stored != 150 || keys != 150 {
-					t.Errorf("the log has %d events under %d keys, of 150", stored, keys)
+				if stored, keys := countLog(t, b); stored != events || keys != events {
+					t.Errorf("the log has %d events under %d keys, of %d", stored, keys, events)
 				}
 			}
-			if d := diff.Diff(reconciled.Nonzero(counts[calm]), reconciled.Nonzero(counts[wild])); d != "" {
-				t.Errorf("counts (-undisturbed +killed): %s", d)
-			}
+			testkit.Equal(t, "counts", reconciled.Nonzero(counts[calm]), reconciled.Nonzero(counts[wild]))
 		})
 	}
 }
@@ -132,7 +131,7 @@ func TestReconcile_unreadableConfiguredEvents_appendNothing(t *testing.T) {
 			b.Fake.Advance(time.Minute)
 			b.StartReconciler(t, b.Runner)
 			of.params.Scope = reconcile.Events
-			run := reconciled.StartOwnRun(t, b, of.params)
+			run := b.StartRun(t, of.params)
 			b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, want) })
 			if stored, _ := countLog(t, b); stored != 0 {
 				t.Errorf("%d events were appended", stored)
@@ -167,7 +166,7 @@ func TestAccountCheck_configuredAPIOtherKey_failsTheRun(t *testing.T) {
 			for _, o := range []reconcile.Params{{Scope: reconcile.Events}, {Scope: reconcile.Events, DryRun: true},
 				{Scope: reconcile.Objects}, {Scope: reconcile.Objects, Type: "thing", DryRun: true},
 				{Scope: reconcile.Object, Type: "thing", ID: "ours_1"}} {
-				reconciled.WantRunFailed(t, b.WaitForEnd(t, reconciled.StartOwnRun(t, b, o)),
+				reconciled.WantRunFailed(t, b.WaitForEnd(t, b.StartRun(t, o)),
 					"its key is of another account, or of another "+
 						"mode (test or live), or api.events is another list")
 			}
@@ -176,7 +175,7 @@ func TestAccountCheck_configuredAPIOtherKey_failsTheRun(t *testing.T) {
 			b.Endpoint.API.BaseURL = ours
 			b.StartRunner(t, "two", 1, map[string]runs.Executor{reconcile.Job: b.SourceRunner(t).Execute})
 			for _, o := range []reconcile.Params{{Scope: reconcile.Events}, {Scope: reconcile.Objects, Type: "thing"}} {
-				if r := b.WaitForEnd(t, reconciled.StartOwnRun(t, b, o)); r.Status != runs.Done ||
+				if r := b.WaitForEnd(t, b.StartRun(t, o)); r.Status != runs.Done ||
 					r.Counts[reconcile.Processed] == 0 {
 					t.Errorf("%s with the right key: %s %v: %s", o.Scope, r.Status, r.Counts, r.Detail)
 				}
@@ -192,10 +191,8 @@ func TestAccountCheck_configuredAPIOtherKey_failsTheRun(t *testing.T) {
 // countLog returns the number of events and of keys in the log.
 func countLog(t *testing.T, b *reconciled.RESTEnv) (stored, keys int) {
 	t.Helper()
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*), (SELECT count(*) FROM event_keys) FROM events`).Scan(
-		&stored, &keys); err != nil {
-		t.Fatal(err)
-	}
+	const sql = `SELECT count(*), (SELECT count(*) FROM event_keys) FROM events`
+	testkit.Must(t, b.DB.Pool.QueryRow(t.Context(), sql).Scan(&stored, &keys))
 	return stored, keys
 }
 

@@ -159,7 +159,7 @@ func (c *simulationCaller) clientOf(ctx context.Context) *providerapi.Client {
 	}
 	f := l.otherAccountFake()
 	if c.otherClient == nil {
-		c.otherClient = l.newAPIClient((&stripeProvider{f, l.scenario}).source(l.t).API)
+		c.otherClient = l.newAPIClient(stripeAPI(f, l.stripe))
 	}
 	return c.otherClient
 }

@@ -82,9 +82,7 @@ func tracedPool(t *testing.T, db *testkit.DB, role string, by pgx.QueryTracer) *
 	cfg := db.Role(t, role).Config()
 	cfg.ConnConfig.Tracer = by
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -94,9 +92,8 @@ var (
 	raiseWatermarkSQL    = testkit.Statement("internal/watermarks", "'run ' || $6")
 	moveTypeWatermarkSQL = testkit.Statement("internal/watermarks", "AS w(subject) ON CONFLICT")
 	walkSQL              = testkit.Statement("internal/objectscan", "not_listed AS MATERIALIZED")
-	deleteRequestSQL     = testkit.Statement("internal/refetch",
-		"DELETE FROM refetch_requests WHERE source = $1 AND "+
-			"account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5")
+	deleteRequestSQL     = testkit.Statement("internal/refetch", "DELETE FROM refetch_requests WHERE source = $1 AND "+
+		"account = $2 AND object_type = $3 AND object_id = $4 AND lease_owner = $5")
 )
 
 type tracedKey struct{}

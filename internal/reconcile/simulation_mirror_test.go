@@ -68,7 +68,7 @@ func (l *simulation) comparableState(body []byte) (object map[string]any) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber() // ids are too large for a float
 	l.must(d.Decode(&object))
-	for _, field := range l.uncomparedFields() {
+	for _, field := range l.uncomparedFields {
 		delete(object, field)
 	}
 	return object

@@ -4,48 +4,71 @@ import (
 	"bytes"
 	"fmt"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
+	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// liveProvider is a simulated provider of any kind.
-type liveProvider interface {
+// fakeAPI is what the fakes of all providers have in common.
+type fakeAPI interface {
 	Now() time.Time
 	Advance(d time.Duration)
-	// Step makes one change at the provider. Deliver sends the webhooks that are due.
-	Step()
+	// RunSteps makes changes at the provider. Deliver sends the webhooks that are due.
+	RunSteps(n int)
 	Deliver(take func(d *provider.Delivery) bool) int
+}
+
+// liveProvider is a simulated provider of any kind.
+type liveProvider struct {
+	fakeAPI
 	// source is the reconciler's source, without a number and a caller.
-	source(t *testing.T) *providerapi.Source
-	// objects are all objects that have ever existed, in their current state.
-	objects() []liveObject
+	source *providerapi.Source
+	// objects returns all objects that have ever existed, in their current state.
+	objects func() []liveObject
 	// hide makes an object look as if it were deleted.
-	hide(b liveObject, hidden bool)
+	hide func(b liveObject, hidden bool)
 	// revoke makes the key invalid, until it is valid again.
-	revoke(revoked bool)
+	revoke func(revoked bool)
 	// classify returns what a call reads.
-	classify(c provider.Call) callTarget
-	// requiredEvents are the events that a run for an account must find, by their keys, with their
-	// times. There are none if the provider lists none.
-	requiredEvents(account string) map[string]time.Time
+	classify func(c provider.Call) callTarget
+	// requiredEvents returns the events that a run for an account must find, by their keys, with
+	// their times. There are none if the provider lists none.
+	requiredEvents func(account string) map[string]time.Time
 	// uncomparedFields are the fields that only the API or only the webhooks contain, and those
 	// that change without an event.
-	uncomparedFields() []string
+	uncomparedFields []string
+}
+
+// Step makes one change at the provider.
+func (p *liveProvider) Step() { p.RunSteps(1) }
+
+func noEvents(string) map[string]time.Time { return nil }
+
+// sourceOf returns the source of a provider, with its key for the API and its secret.
+func sourceOf[P interface {
+	provider.Provider
+	provider.Reader
+	CompleteAPI(api *provider.API) error
+}](p P, c provider.Source, secret, key string, api provider.API) *providerapi.Source {
+	c.Secrets = []provider.Secret{{Name: "one", Value: []byte(secret)}}
+	api.Key = provider.Secret{Name: "api.key", Value: []byte(key)}
+	if err := p.CompleteAPI(&api); err != nil {
+		panic(fatalError{err})
+	}
+	return &providerapi.Source{Config: &c, API: &api, Provider: p, Reader: p}
 }
 
 // liveObject is an object of a simulated provider.
@@ -68,12 +91,6 @@ type callTarget struct {
 	isList bool
 }
 
-// stripeProvider is an account at Stripe with its connected accounts.
-type stripeProvider struct {
-	*stripefake.Fake
-	scenario *scenario
-}
-
 // mirrorAccount returns the account of a type's objects in the mirror. Some have the same id in
 // both modes.
 func mirrorAccount(account, objectType string) string {
@@ -87,34 +104,42 @@ func stripeObject(o stripefake.Object) liveObject {
 	return liveObject{mirrorAccount(o.Account, o.Type), o.Type, o.ID, o.Body, o.Changed, false, o.Account + " " + o.ID}
 }
 
-func (w *stripeProvider) source(t *testing.T) *providerapi.Source {
-	t.Helper()
-	api := &provider.API{BaseURL: w.URL, Key: provider.Secret{Name: "api.key", Value: []byte(stripefake.Key)},
-		Version: stripefake.Version, IDOnlyEvents: w.scenario.stripe.IDOnlyEvents}
-	secrets := []provider.Secret{{Name: "one", Value: []byte(stripefake.Secret)}}
-	return &providerapi.Source{Config: &provider.Source{Name: "shop", Secrets: secrets}, API: api,
-		Provider: stripe.Stripe{}, Reader: stripe.Stripe{}}
+func stripeAPI(f *stripefake.Fake, o stripefake.Options) *provider.API {
+	return &provider.API{BaseURL: f.URL, Key: provider.Secret{Name: "api.key", Value: []byte(stripefake.Key)},
+		Version: stripefake.Version, IDOnlyEvents: o.IDOnlyEvents}
 }
 
-func (w *stripeProvider) objects() (all []liveObject) {
-	for _, o := range w.CurrentObjects() {
-		all = append(all, stripeObject(o))
+// newStripeProvider makes an account at Stripe with its connected accounts.
+func newStripeProvider(f *stripefake.Fake, o stripefake.Options) liveProvider {
+	p := liveProvider{fakeAPI: f, classify: stripeTarget, hide: func(b liveObject, hidden bool) {
+		account, id, _ := strings.Cut(b.readKey, " ")
+		f.SetHidden(account, id, hidden)
+	},
+		revoke: func(revoked bool) { o.Faults.Revoked = revoked; f.SetFaults(o.Faults) }}
+	p.source = &providerapi.Source{Config: &provider.Source{Name: "shop", Secrets: []provider.Secret{{Name: "one",
+		Value: []byte(stripefake.Secret)}}}, API: stripeAPI(f, o), Provider: stripe.Stripe{}, Reader: stripe.Stripe{}}
+	p.objects = func() (all []liveObject) {
+		for _, o := range f.CurrentObjects() {
+			all = append(all, stripeObject(o))
+		}
+		return all
 	}
-	return all
+	p.requiredEvents = func(account string) map[string]time.Time {
+		all := map[string]time.Time{}
+		for _, e := range f.Events() {
+			if e.Account == account {
+				all[e.ID] = e.At
+			}
+		}
+		return all
+	}
+	if o.Faults.MaxListDelay+o.Faults.Lag+o.Faults.DateSkew > listDelay { // a run may read the lists before them
+		p.requiredEvents = noEvents
+	}
+	return p
 }
 
-func (w *stripeProvider) hide(b liveObject, hidden bool) {
-	account, id, _ := strings.Cut(b.readKey, " ")
-	w.SetHidden(account, id, hidden)
-}
-
-func (w *stripeProvider) revoke(revoked bool) {
-	f := w.scenario.stripe.Faults
-	f.Revoked = revoked
-	w.SetFaults(f)
-}
-
-func (w *stripeProvider) classify(c provider.Call) callTarget {
+func stripeTarget(c provider.Call) callTarget {
 	part := strings.Split(strings.Trim(c.Path, "/"), "/")
 	list := !strings.HasSuffix(c.Path, "/events")
 	if len(part) < 3 || len(part) == 3 && part[0] == "v2" || part[len(part)-2] == "events" ||
@@ -128,131 +153,45 @@ func (w *stripeProvider) classify(c provider.Call) callTarget {
 	return callTarget{object: c.Account + " " + id}
 }
 
-// requiredEvents are none if events may appear in the lists after a run has read them.
-func (w *stripeProvider) requiredEvents(account string) map[string]time.Time {
-	all := map[string]time.Time{}
-	if f := w.scenario.stripe.Faults; f.MaxListDelay+f.Lag+f.DateSkew > listDelay {
-		return all
-	}
-	for _, e := range w.Events() {
-		if e.Account == account {
-			all[e.ID] = e.At
-		}
-	}
-	return all
-}
-
-func (w *stripeProvider) uncomparedFields() []string { return nil }
-
-// githubProvider is a number of repositories at GitHub.
-type githubProvider struct {
-	*githubfake.Fake
-	faults githubfake.Faults
-	// withoutHooks: the configuration names no webhooks, so that the sent events are unknown.
-	withoutHooks bool
-}
-
-func newGitHubProvider(t *testing.T, o githubfake.Options, withoutHooks bool) liveProvider {
-	t.Helper()
-	return &githubProvider{githubfake.New(t, o), o.Faults, withoutHooks}
-}
-
-func (w *githubProvider) source(t *testing.T) *providerapi.Source {
-	t.Helper()
-	api := &provider.API{BaseURL: w.URL, Key: provider.Secret{Name: "api.key", Value: []byte(githubfake.Key)},
-		Webhooks: w.Hooks(), Repositories: w.Repositories()}
-	if w.withoutHooks {
-		api.Webhooks = nil
-	}
-	if err := (github.GitHub{}).CompleteAPI(api); err != nil {
-		t.Fatal(err)
-	}
-	return &providerapi.Source{Config: &provider.Source{Name: "code",
-		Secrets: []provider.Secret{{Name: "one", Value: []byte(githubfake.Secret)}}}, API: api,
-		Provider: github.GitHub{}, Reader: github.GitHub{}}
-}
-
-func (w *githubProvider) objects() (all []liveObject) {
-	for _, o := range w.CurrentObjects() {
-		all = append(all, liveObject{"", o.Type, o.ID, o.Body, o.Changed, o.Body != nil, o.Path})
-	}
-	return all
-}
-
-func (w *githubProvider) hide(b liveObject, hidden bool) { w.SetHidden(b.ID, hidden) }
-
-func (w *githubProvider) revoke(revoked bool) {
-	f := w.faults
-	f.Revoked = revoked
-	w.SetFaults(f)
-}
-
 // The call that lists a repository is the call that reads it.
 var githubObjectPath = regexp.MustCompile(`^/repos/[^/]+/[^/]+/(issues|pulls|releases|issues/comments)/\d+$`)
 
-func (w *githubProvider) classify(c provider.Call) callTarget {
-	if githubObjectPath.MatchString(c.Path) {
-		return callTarget{object: c.Path}
+// newGitHubProvider makes a number of repositories at GitHub. Without hooks, the configuration
+// names no webhooks, so that the sent events are unknown.
+func newGitHubProvider(t *testing.T, o githubfake.Options, withoutHooks bool) liveProvider {
+	t.Helper()
+	f := githubfake.New(t, o)
+	p := liveProvider{fakeAPI: f, requiredEvents: noEvents,
+		uncomparedFields: []string{"closed_by", "permissions", "network_count", "mergeable", "mergeable_state",
+			"short_description_html", "delete_branch_on_merge", "squash_merge_commit_title"},
+		hide:   func(b liveObject, hidden bool) { f.SetHidden(b.ID, hidden) },
+		revoke: func(revoked bool) { o.Faults.Revoked = revoked; f.SetFaults(o.Faults) }}
+	api := provider.API{BaseURL: f.URL, Repositories: f.Repositories()}
+	if !withoutHooks {
+		api.Webhooks = f.Hooks()
+		p.requiredEvents = func(string) map[string]time.Time {
+			all := map[string]time.Time{}
+			for _, one := range f.SentEvents() {
+				all[one.Key] = one.At
+			}
+			return all
+		}
 	}
-	return callTarget{isList: !strings.Contains(c.Path, "/deliveries") && c.Path != "/" &&
-		c.Query.Get("per_page") != "1"}
-}
-
-func (w *githubProvider) requiredEvents(string) map[string]time.Time {
-	all := map[string]time.Time{}
-	if w.withoutHooks {
+	p.source = sourceOf(github.GitHub{}, provider.Source{Name: "code"}, githubfake.Secret, githubfake.Key, api)
+	p.objects = func() (all []liveObject) {
+		for _, o := range f.CurrentObjects() {
+			all = append(all, liveObject{"", o.Type, o.ID, o.Body, o.Changed, o.Body != nil, o.Path})
+		}
 		return all
 	}
-	for _, one := range w.SentEvents() {
-		all[one.Key] = one.At
+	p.classify = func(c provider.Call) callTarget {
+		if githubObjectPath.MatchString(c.Path) {
+			return callTarget{object: c.Path}
+		}
+		return callTarget{isList: !strings.Contains(c.Path, "/deliveries") && c.Path != "/" &&
+			c.Query.Get("per_page") != "1"}
 	}
-	return all
-}
-
-func (w *githubProvider) uncomparedFields() []string {
-	return []string{"closed_by", "permissions", "network_count", "mergeable", "mergeable_state",
-		"short_description_html", "delete_branch_on_merge", "squash_merge_commit_title"}
-}
-
-// shopifyProvider is a shop at Shopify.
-type shopifyProvider struct {
-	*shopifyfake.Fake
-	faults shopifyfake.Faults
-}
-
-func newShopifyProvider(t *testing.T, o shopifyfake.Options) liveProvider {
-	t.Helper()
-	return &shopifyProvider{shopifyfake.New(t, o), o.Faults}
-}
-
-func (w *shopifyProvider) Step() { w.RunSteps(1) }
-
-func (w *shopifyProvider) source(t *testing.T) *providerapi.Source {
-	t.Helper()
-	api := &provider.API{BaseURL: w.URL, Key: provider.Secret{Name: "api.key", Value: []byte(shopifyfake.Key)}}
-	if err := (shopify.Shopify{}).CompleteAPI(api); err != nil {
-		t.Fatal(err)
-	}
-	return &providerapi.Source{Config: &provider.Source{Name: "shop", Account: shopifyfake.Shop,
-		Secrets: []provider.Secret{{Name: "one", Value: []byte(shopifyfake.Secret)}}}, API: api,
-		Provider: shopify.Shopify{}, Reader: shopify.Shopify{}}
-}
-
-func (w *shopifyProvider) objects() (all []liveObject) {
-	for _, o := range w.CurrentObjects() {
-		read := o.Type + " " + o.ID
-		all = append(all, liveObject{shopifyfake.Shop, o.Type, o.ID, o.Body, o.Changed, o.Body != nil &&
-			o.Type != "inventory_level", read})
-	}
-	return all
-}
-
-func (w *shopifyProvider) hide(b liveObject, hidden bool) { w.SetHidden(b.Type, b.ID, hidden) }
-
-func (w *shopifyProvider) revoke(revoked bool) {
-	f := w.faults
-	f.Revoked = revoked
-	w.SetFaults(f)
+	return p
 }
 
 var (
@@ -260,7 +199,26 @@ var (
 	shopifyFulfillmentID = regexp.MustCompile(`gid://shopify/Fulfillment/(\d+)`)
 )
 
-func (w *shopifyProvider) classify(c provider.Call) callTarget {
+// newShopifyProvider makes a shop at Shopify.
+func newShopifyProvider(t *testing.T, o shopifyfake.Options) liveProvider {
+	t.Helper()
+	f := shopifyfake.New(t, o)
+	p := liveProvider{fakeAPI: f, requiredEvents: noEvents, classify: shopifyTarget,
+		hide:   func(b liveObject, hidden bool) { f.SetHidden(b.Type, b.ID, hidden) },
+		revoke: func(revoked bool) { o.Faults.Revoked = revoked; f.SetFaults(o.Faults) }}
+	p.source = sourceOf(shopify.Shopify{}, provider.Source{Name: "shop", Account: shopifyfake.Shop}, shopifyfake.Secret,
+		shopifyfake.Key, provider.API{BaseURL: f.URL})
+	p.objects = func() (all []liveObject) {
+		for _, o := range f.CurrentObjects() {
+			all = append(all, liveObject{shopifyfake.Shop, o.Type, o.ID, o.Body, o.Changed,
+				o.Body != nil && o.Type != "inventory_level", o.Type + " " + o.ID})
+		}
+		return all
+	}
+	return p
+}
+
+func shopifyTarget(c provider.Call) callTarget {
 	if m := shopifyFulfillmentID.FindSubmatch(c.Body); m != nil {
 		return callTarget{object: "fulfillment " + string(m[1])}
 	}
@@ -273,80 +231,45 @@ func (w *shopifyProvider) classify(c provider.Call) callTarget {
 	return callTarget{isList: c.Query.Has("since_id") || bytes.Contains(c.Body, []byte("page: "))}
 }
 
-func (w *shopifyProvider) requiredEvents(string) map[string]time.Time { return nil }
-
-func (w *shopifyProvider) uncomparedFields() []string { return nil }
-
-// restProvider is the API of the example, read by its description, which edits change.
-type restProvider struct {
-	*restfake.Fake
-	faults restfake.Faults
-	edits  []string
-}
-
+// newRESTProvider makes the API of the example, read by its description, which edits change.
 func newRESTProvider(t *testing.T, o restfake.Options, edits []string) liveProvider {
 	t.Helper()
-	return &restProvider{restfake.New(t, o), o.Faults, edits}
-}
-
-func (w *restProvider) source(t *testing.T) *providerapi.Source {
-	t.Helper()
-	text, err := os.ReadFile("../../examples/any-api/postern.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	env := map[string]string{"DATABASE_URL": "postgres://x", "NATS_URL": "nats://x", "THINGS_SECRET": restfake.Secret,
-		"THINGS_API": w.URL, "THINGS_API_KEY": restfake.Key}
-	cfg, err := config.Parse([]byte(strings.NewReplacer(w.edits...).Replace(string(text))),
-		func(name string) string { return env[name] })
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := cfg.Endpoints()[0]
-	return &providerapi.Source{Config: e.Source, API: e.API, Provider: e.Provider, Reader: e.Reader}
-}
-
-func (w *restProvider) objects() (all []liveObject) {
-	for id, name := range w.CurrentNames() {
-		b := liveObject{Type: "thing", ID: id, Changed: w.LastChange(id), neverDeleted: w.NeverDeleted(id),
-			readKey: "/things/" + id}
-		if name != "" {
-			b.Body = fmt.Appendf(nil, `{"key":%q,"name":%q,"changed":%q}`, id, name, w.FormatTime(b.Changed))
+	f := restfake.New(t, o)
+	e := reconciled.ExampleEndpoint(t, f.URL, edits...)
+	p := liveProvider{fakeAPI: f, requiredEvents: noEvents, uncomparedFields: []string{"seen"},
+		source: &providerapi.Source{Config: e.Source, API: e.API, Provider: e.Provider, Reader: e.Reader},
+		hide:   func(b liveObject, hidden bool) { f.SetHidden(b.ID, hidden) },
+		revoke: func(revoked bool) { o.Faults.Revoked = revoked; f.SetFaults(o.Faults) }}
+	p.objects = func() (all []liveObject) {
+		for id, name := range f.CurrentNames() {
+			b := liveObject{Type: "thing", ID: id, Changed: f.LastChange(id), neverDeleted: f.NeverDeleted(id),
+				readKey: "/things/" + id}
+			if name != "" {
+				b.Body = fmt.Appendf(nil, `{"key":%q,"name":%q,"changed":%q}`, id, name, f.FormatTime(b.Changed))
+			}
+			all = append(all, b)
 		}
-		all = append(all, b)
+		slices.SortFunc(all, func(a, b liveObject) int { return strings.Compare(a.ID, b.ID) })
+		return all
 	}
-	slices.SortFunc(all, func(a, b liveObject) int { return strings.Compare(a.ID, b.ID) })
-	return all
-}
-
-func (w *restProvider) hide(b liveObject, hidden bool) { w.SetHidden(b.ID, hidden) }
-
-func (w *restProvider) revoke(revoked bool) {
-	f := w.faults
-	f.Revoked = revoked
-	w.SetFaults(f)
-}
-
-func (w *restProvider) classify(c provider.Call) callTarget {
-	if strings.HasPrefix(c.Path, "/things/") {
-		return callTarget{object: c.Path}
+	p.classify = func(c provider.Call) callTarget {
+		if strings.HasPrefix(c.Path, "/things/") {
+			return callTarget{object: c.Path}
+		}
+		return callTarget{isList: strings.HasPrefix(c.Path, "/lists/")}
 	}
-	return callTarget{isList: strings.HasPrefix(c.Path, "/lists/")}
+	return p
 }
-
-func (w *restProvider) requiredEvents(string) map[string]time.Time { return nil }
-
-func (w *restProvider) uncomparedFields() []string { return []string{"seen"} }
 
 // Lists that may have many empty pages in a row are marked: lists of child objects, of GitHub
 // issues, which are listed with pull requests, and of configured APIs.
 func TestLists_ofObjectsBelowOthers_areSparse(t *testing.T) {
 	t.Parallel()
 	described := func(edits ...string) *providerapi.Source {
-		return newRESTProvider(t, restfake.Options{}, edits).source(t)
+		return newRESTProvider(t, restfake.Options{}, edits).source
 	}
-	hub := newGitHubProvider(t, githubfake.Options{}, false).source(t)
-	shop := newShopifyProvider(t, shopifyfake.Options{}).source(t)
+	hub := newGitHubProvider(t, githubfake.Options{}, false).source
+	shop := newShopifyProvider(t, shopifyfake.Options{}).source
 	for _, c := range []struct {
 		source     *providerapi.Source
 		objectType string

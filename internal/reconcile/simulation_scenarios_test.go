@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -21,11 +22,9 @@ import (
 // -simulation.steps=N -simulation.count=1.
 var (
 	simulationCount = flag.Int("simulation.count", 0, "number of simulations of each scenario; 0: 2, or 1 with "+
-		"-short or "+
-		"the race detector")
-	simulationSteps = flag.Int("simulation.steps", 0, "number of steps of a simulation; 0: 200, or 50 with -short or "+
-		"the "+
-		"race detector")
+		"-short or "+"the race detector")
+	simulationSteps = flag.Int("simulation.steps", 0, "number of steps of a simulation; 0: 200, or 30 with -short or "+
+		"the "+"race detector")
 	shortenFailures = flag.Bool("simulation.short", true, "search for a shorter simulation when one fails")
 	firstSeed       = flag.Uint64("simulation.seed", 1, "the seed of the first simulation")
 )
@@ -69,9 +68,9 @@ func stripeScenarios() map[string]scenario {
 		"reconciled at the end": {stripe: account, actionPercent: 10, onlyAtEnd: true},
 		"killed": {stripe: account, actionPercent: 25, duringCallPercent: 20, killPercent: 40,
 			applyFailurePercent: 20},
-		"bad API": {stripe: with(func(o *stripefake.Options) { o.Faults = faultyAPI }), actionPercent: 20,
+		"bad API": {long: true, stripe: with(func(o *stripefake.Options) { o.Faults = faultyAPI }), actionPercent: 20,
 			duringCallPercent: 20, killPercent: 20, wrongKeyPercent: 20},
-		"API with frequent outages": {stripe: with(func(o *stripefake.Options) {
+		"API with frequent outages": {long: true, stripe: with(func(o *stripefake.Options) {
 			o.Faults = stripefake.Faults{ServerError: 35, Garbled: 10, Truncated: 5}
 		}), actionPercent: 20, duringCallPercent: 10, killPercent: 10},
 		"late API": {stripe: with(func(o *stripefake.Options) { o.Faults = laggingAPI() }), actionPercent: 20,
@@ -79,14 +78,14 @@ func stripeScenarios() map[string]scenario {
 		"late lists": {stripe: with(func(o *stripefake.Options) {
 			o.Faults.MaxListDelay, o.Webhooks.LostUnacknowledged = 30*time.Second, 60
 		}), actionPercent: 40, duringCallPercent: 10, killPercent: 10},
-		"connected accounts": {stripe: with(func(o *stripefake.Options) {
+		"connected accounts": {long: true, stripe: with(func(o *stripefake.Options) {
 			o.Accounts, o.Faults = []string{"acct_1"}, faultyAPI
 		}), actionPercent: 20, duringCallPercent: 10, killPercent: 20},
 		"down for hours": {stripe: with(func(o *stripefake.Options) {
 			o.Gap, o.Webhooks = 10*time.Second, stripefake.Webhooks{Repeated: 10, Shuffled: 30}
 		}), actionPercent: 10, duringCallPercent: 10, killPercent: 10, gatewayDownPercent: 90,
 			maxWait: 10 * time.Minute},
-		"products that change without events": {stripe: products, actionPercent: 30, duringCallPercent: 10,
+		"products that change without events": {long: true, stripe: products, actionPercent: 30, duringCallPercent: 10,
 			killPercent: 10},
 		"id-only events": {stripe: with(func(o *stripefake.Options) {
 			o.IDOnlyEvents, o.Accounts, o.Faults = true, []string{"acct_1"}, laggingAPI()
@@ -102,14 +101,14 @@ func stripeScenarios() map[string]scenario {
 		"hidden and shown": {stripe: with(func(o *stripefake.Options) {
 			o.ObjectTypes, o.VersionUnmoved, o.Objects = []string{"product", "product", "customer"}, 80, 8
 		}), actionPercent: 40, duringCallPercent: 10, killPercent: 10, scanPercent: 40, hidePercent: 20},
-		"scanned while the API's clocks differ": {stripe: scannedApart, learnsClocks: true, actionPercent: 60,
-			duringCallPercent: 25,
-			killPercent:       30, scanPercent: 70, unreadablePercent: 10, applyFailurePercent: 10,
-			maxWait: 90 * time.Second},
+		"scanned while the API's clocks differ": {long: true, stripe: scannedApart, learnsClocks: true,
+			actionPercent: 60, duringCallPercent: 25, killPercent: 30, scanPercent: 70, unreadablePercent: 10,
+			applyFailurePercent: 10, maxWait: 90 * time.Second},
 		"the API's clocks differ": {stripe: with(func(o *stripefake.Options) {
 			o.Faults.DateSkew = 3 * time.Second
 		}), learnsClocks: true, actionPercent: 25, duringCallPercent: 20, killPercent: 20},
-		"all clocks agree": differingClocks(account, 0, 0),
+		"all clocks agree": {long: true, stripe: account, actionPercent: 40, duringCallPercent: 20, killPercent: 20,
+			learnsClocks: true},
 		"events are stamped by a clock that is behind": differingClocks(account, 4*time.Second, 4*time.Second),
 		"events are stamped by a clock that is ahead":  differingClocks(account, -4*time.Second, -4*time.Second),
 		"the API's clock is ahead":                     differingClocks(account, 4*time.Second, 0),
@@ -168,7 +167,7 @@ func TestSimulation_github_mirrorEqualsProvider(t *testing.T) {
 	faults := githubfake.Faults{HourlyLimited: 3, SecondaryLimited: 2, ServerError: 4, Garbled: 2, Dropped: 3,
 		Truncated: 3, CursorExpired: 3, CallsPerHour: 1e6}
 	runScenarios(t, expectedElsewhere, map[string]scenario{
-		"killed": {scanPercent: 33, newProvider: with(func(*githubfake.Options) {}), actionPercent: 20,
+		"killed": {long: true, scanPercent: 33, newProvider: with(func(*githubfake.Options) {}), actionPercent: 20,
 			duringCallPercent: 15, killPercent: 30, hidePercent: 20},
 		"bad API": {scanPercent: 33, newProvider: with(func(o *githubfake.Options) { o.Faults = faults }),
 			actionPercent: 15, duringCallPercent: 15, killPercent: 15, wrongKeyPercent: 20, hidePercent: 20},
@@ -202,7 +201,7 @@ func TestSimulation_shopify_mirrorEqualsProvider(t *testing.T) {
 	}
 	faults := shopifyfake.Faults{Throttled: 5, ServerError: 5, Dropped: 3, Truncated: 3, CursorExpired: 3}
 	runScenarios(t, expectedElsewhere, map[string]scenario{
-		"killed": {scanPercent: 100, newProvider: with(func(*shopifyfake.Options) {}), actionPercent: 20,
+		"killed": {long: true, scanPercent: 100, newProvider: with(func(*shopifyfake.Options) {}), actionPercent: 20,
 			duringCallPercent: 15, killPercent: 30, hidePercent: 20},
 		"bad API": {scanPercent: 100, newProvider: with(func(o *shopifyfake.Options) { o.Faults = faults }),
 			actionPercent: 15, duringCallPercent: 15, killPercent: 15, wrongKeyPercent: 20},
@@ -239,18 +238,18 @@ func TestSimulation_configuredAPI_mirrorEqualsProvider(t *testing.T) {
 	lags := []string{"rate: 20", "rate: 20\n      lag: 2s", "path: /lists/field",
 		"path: /lists/field\n            lag: 22s"}
 	runScenarios(t, expectedElsewhere, map[string]scenario{
-		"killed": {scanPercent: 100, newProvider: with("field", seconds), actionPercent: 20, duringCallPercent: 15,
-			killPercent: 30, hidePercent: 20},
+		"killed": {long: true, scanPercent: 100, newProvider: with("field", seconds), actionPercent: 20,
+			duringCallPercent: 15, killPercent: 30, hidePercent: 20},
 		"by addresses, bad API": {scanPercent: 100, newProvider: with("address", faults), actionPercent: 15,
 			duringCallPercent: 15, killPercent: 15, wrongKeyPercent: 20, hidePercent: 20},
-		"by links": {scanPercent: 100, newProvider: with("link", seconds), actionPercent: 15,
+		"by links": {long: true, scanPercent: 100, newProvider: with("link", seconds), actionPercent: 15,
 			duringCallPercent: 15, killPercent: 15},
-		"by numbers": {scanPercent: 100, newProvider: with("page", seconds), actionPercent: 15,
+		"by numbers": {long: true, scanPercent: 100, newProvider: with("page", seconds), actionPercent: 15,
 			duringCallPercent: 15, killPercent: 15},
-		"by the last one": {scanPercent: 100, newProvider: with("last", faults), actionPercent: 15,
+		"by the last one": {long: true, scanPercent: 100, newProvider: with("last", faults), actionPercent: 15,
 			duringCallPercent: 15, killPercent: 15},
-		"by the time of the change": {scanPercent: 100, newProvider: with("window", same), actionPercent: 15,
-			duringCallPercent: 15, killPercent: 15},
+		"by the time of the change": {long: true, scanPercent: 100, newProvider: with("window", same),
+			actionPercent: 15, duringCallPercent: 15, killPercent: 15},
 		"whole": {scanPercent: 100, newProvider: with("whole", same), actionPercent: 15, duringCallPercent: 15,
 			killPercent: 15, hidePercent: 20},
 		"late API": {scanPercent: 100, newProvider: with("field", late, lags...), actionPercent: 20,
@@ -264,6 +263,9 @@ func runScenarios(t *testing.T, situations []string, kinds map[string]scenario) 
 	t.Helper()
 	var all totals
 	count, steps := simulationSize()
+	if brief() {
+		maps.DeleteFunc(kinds, func(_ string, c scenario) bool { return c.long })
+	}
 	t.Cleanup(func() { all.check(t, steps, len(kinds), situations) })
 	for name, c := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -321,7 +323,7 @@ func (s *totals) check(t *testing.T, steps, kinds int, situations []string) {
 	if s.simulations < kinds {
 		return
 	}
-	if s.counts[countRefetches]*2 > s.counts[countRefetchedObjects]*3 || s.counts[countRefetchedObjects] == 0 {
+	if n := s.counts[countRefetchedObjects]; n == 0 || n >= 20 && s.counts[countRefetches]*2 > n*3 {
 		t.Errorf("more than 1.5 refetches of each object that needs one, or none: %s", s)
 	}
 	if steps < fullSteps { // too short for every situation
@@ -342,18 +344,23 @@ func (s *totals) check(t *testing.T, steps, kinds int, situations []string) {
 // situation, so only full ones are checked for that.
 func simulationSize() (count, steps int) {
 	count, steps = *simulationCount, *simulationSteps
-	brief := testing.Short() || raceEnabled
-	if count == 0 && brief {
+	if count == 0 && brief() {
 		count = 1
 	}
-	if steps == 0 && brief {
-		steps = fullSteps / 4
+	if steps == 0 && brief() {
+		steps = briefSteps
 	}
 	return cmp.Or(count, 2), cmp.Or(steps, fullSteps)
 }
 
+// brief: the run has short simulations of some scenarios, which have all faults.
+func brief() bool { return testing.Short() || raceEnabled }
+
 // fullSteps is the number of steps in which every situation occurs.
 const fullSteps = 200
+
+// briefSteps is the number of steps of a short simulation.
+const briefSteps = 30
 
 // stepsPerEra is the number of steps between two complete reconciliations.
 const stepsPerEra = 50
@@ -394,6 +401,5 @@ func shorten(t *testing.T, c scenario, l *simulation, steps int) string {
 		}
 	}
 	return fmt.Sprintf("%d steps (-simulation.seed=%d -simulation.steps=%d -simulation.count=1)\n%s", steps, l.seed,
-		steps,
-		strings.Join(l.failures, "\n"))
+		steps, strings.Join(l.failures, "\n"))
 }

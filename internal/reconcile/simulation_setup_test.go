@@ -44,12 +44,12 @@ func newSimulation(t *testing.T, c *scenario, seed uint64) *simulation {
 		o := c.stripe
 		o.Seed, o.Start = seed, start
 		l.fake = stripefake.New(t, o)
-		l.liveProvider = &stripeProvider{l.fake, c}
+		l.liveProvider = newStripeProvider(l.fake, o)
 		if c.scanPercent > 0 {
 			l.createPast()
 		}
 	}
-	replaceClock(t, l.db)
+	l.db.StopClock(t, time.Unix(0, 0))
 	l.syncDatabaseClock()
 	l.operator, l.gateway = l.db.Role(t, "operator"), l.killablePool(t, "gateway")
 	l.registerSource(t)
@@ -62,7 +62,7 @@ func newSimulation(t *testing.T, c *scenario, seed uint64) *simulation {
 // one.
 func (l *simulation) registerSource(t *testing.T) {
 	t.Helper()
-	r := l.liveProvider.source(t)
+	r := l.source
 	r.Name = r.Config.Name
 	known, err := events.RegisterSources(t.Context(), l.db.Pool, map[string]string{r.Name: r.Provider.Name()})
 	l.must(err)
@@ -95,20 +95,6 @@ func (l *simulation) createPast() {
 	}
 	l.fake.Advance(7 * time.Hour)
 	l.fake.SetWebhooks(l.scenario.stripe.Webhooks)
-}
-
-// replaceClock replaces the database's clock by one that stands still at the time in test_clock.
-func replaceClock(t *testing.T, db *testkit.DB) {
-	t.Helper()
-	for _, sql := range []string{`CREATE TABLE test_clock (at timestamptz NOT NULL)`,
-		`GRANT SELECT ON test_clock TO PUBLIC`,
-		`INSERT INTO test_clock VALUES (to_timestamp(0))`,
-		`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
-			'SELECT at FROM postern.test_clock'`} {
-		if _, err := db.Pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
 }
 
 // now returns the time of this machine's clock.
@@ -144,8 +130,7 @@ func (l *simulation) wait(d time.Duration) {
 func (l *simulation) newApplier(pool *pgxpool.Pool, source apply.Source) *apply.Applier {
 	s := apply.DefaultSettings
 	s.Workers = 1
-	p, err := apply.New(apply.Options{Pool: pool, Settings: s,
-		Logger:  slog.New(slog.DiscardHandler),
+	p, err := apply.New(apply.Options{Pool: pool, Settings: s, Logger: slog.New(slog.DiscardHandler),
 		Metrics: prometheus.NewRegistry(), Sources: map[string]apply.Source{l.reconcileSource.Name: source}})
 	l.must(err)
 	return p

@@ -29,6 +29,8 @@ import (
 
 // scenario configures a simulation. Percentages are from 0 to 100.
 type scenario struct {
+	// long: other scenarios have all its faults, so that only full runs execute it.
+	long bool
 	// newProvider makes the provider from a seed and a start time. Nil means a Stripe account with
 	// the options in stripe.
 	newProvider func(t *testing.T, seed uint64, start time.Time) liveProvider
@@ -347,9 +349,8 @@ func (l *simulation) deliver() {
 		named, err := reads.Identify(src, d)
 		l.must(err)
 		ds = append(ds, events.Delivery{Source: l.reconcileSource.Number, ReceivedAt: l.now(),
-			Origin:  events.OriginWebhook,
-			Headers: events.AppendHeaders(nil, reads.Headers(), d), Verification: []byte(`{}`),
-			Body: slices.Clone(d.Body), Events: named})
+			Origin: events.OriginWebhook, Headers: events.AppendHeaders(nil, reads.Headers(), d),
+			Verification: []byte(`{}`), Body: slices.Clone(d.Body), Events: named})
 		return true
 	})
 	if len(ds) == 0 {

@@ -28,8 +28,7 @@ func TestReconcile_pinnedAccount_eventsMatchWebhooks(t *testing.T) {
 	missing := b.Deliver(t, func(n int) bool { return n%3 == 0 })
 	b.Fake.Advance(time.Minute)
 	b.StartReconciler(t, b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller))
-	run := b.StartRun(t, reconcile.Params{Account: stripefake.OwnAccount, Scope: reconcile.Events})
-	r := b.WaitForEnd(t, run)
+	r := b.RunToEnd(t, reconcile.Params{Account: stripefake.OwnAccount, Scope: reconcile.Events})
 	all := int64(len(b.Fake.Events()))
 	if r.Status != runs.Done || r.Counts[reconcile.Missing] != missing || r.Counts[reconcile.Present] != all-missing ||
 		missing == 0 {
@@ -147,7 +146,6 @@ func TestRefetch_childObjects_needTheirParent(t *testing.T) {
 	b.Fake.SetFaults(stripefake.Faults{SeesNothing: true})
 	for objectType, id := range map[string]string{"card": card, "person": person} {
 		o := refetchParams(objectType, id)
-		o.Source = b.Source
 		run := b.StartRun(t, o)
 		r := b.WaitForRun(t, run, func(r *runs.Run) bool { return r.Status.Ended() || r.Detail != "" })
 		if why := map[string]string{"card": "does not know event",
@@ -239,9 +237,8 @@ func TestObjectScan_otherModeObjects_areUnrepaired(t *testing.T) {
 	api.Key = provider.Secret{Name: "api.key", Value: []byte(key)}
 	b.StartReconciler(t, b.Runner(t, api, reconciled.SameCaller))
 	run := func(o reconcile.Params) *runs.Run {
-		o.Source, o.Account, o.Type = b.Source, connected, "charge"
-		id := b.StartRun(t, o)
-		return b.WaitForEnd(t, id)
+		o.Account, o.Type = connected, "charge"
+		return b.RunToEnd(t, o)
 	}
 	scanned := run(reconcile.Params{Scope: reconcile.Objects})
 	if c := scanned.Counts; scanned.Status != runs.Done || c[objectscan.Equal] != 1 || c[objectscan.Orphans] != 1 ||

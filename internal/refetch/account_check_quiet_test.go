@@ -44,8 +44,7 @@ func TestAccountCheck_nothingToCheck_reportsTheRemedy(t *testing.T) {
 	b.WaitForRequestError(t, "change anything in the account that sends a webhook")
 	reconciled.WantNone(t, deletedObjects(t, b))
 	reconciled.WantRunDone(t,
-		b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Object, Type: "invoice",
-			ID: gone}))
+		b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Object, Type: "invoice", ID: gone}))
 	if deleted := deletedObjects(t, b); len(deleted) != 1 || deleted[0] != gone {
 		t.Errorf("deleted are %q, not %s", deleted, gone)
 	}
@@ -100,9 +99,8 @@ func TestAccountCheck_oldWebhooksOnly_usesAnObject(t *testing.T) {
 	t.Parallel()
 	b, gone := newQuietStripeEnv(t, 5)
 	addUndeliveredEvent(t, b)
-	reconciled.WantCounts(t, b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Objects,
-		Type: "invoice"}),
-		reconciled.Counts{objectscan.Repaired: 1})
+	reconciled.WantCounts(t, b.RunOnce(t, b.APIAt(b.Fake.URL),
+		reconcile.Params{Scope: reconcile.Objects, Type: "invoice"}), reconciled.Counts{objectscan.Repaired: 1})
 	if deleted := deletedObjects(t, b); len(deleted) != 1 || deleted[0] != gone {
 		t.Errorf("deleted are %q, not %s", deleted, gone)
 	}

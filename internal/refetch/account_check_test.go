@@ -173,9 +173,8 @@ func TestObjectScan_otherAccountKey_asksForApproval(t *testing.T) {
 				}
 				return
 			}
-			reconciled.WantExactCounts(t, b.WaitForEnd(t, run),
-				reconciled.Nonzero(reconciled.Counts{reconcile.Processed: int64(c.objects + c.others),
-					reconcile.Missing:  int64(c.others),
+			reconciled.WantExactCounts(t, b.WaitForEnd(t, run), reconciled.Nonzero(
+				reconciled.Counts{reconcile.Processed: int64(c.objects + c.others), reconcile.Missing: int64(c.others),
 					objectscan.Orphans: int64(c.objects), objectscan.Repaired: int64(c.objects + c.others)}))
 		})
 	}
@@ -187,9 +186,8 @@ func TestAccountCheck_oneKnownObject_isEnough(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewEmptyEnv(t, 231, reconciled.LivingOptions(5))
 	b.StartReconciler(t, b.RunnerWithoutEvents(t, 3, func(id string) bool { return id == "obj_4" }))
-	reconciled.WantExactCounts(t, b.Scan(t, reconcile.Params{}), reconciled.Counts{reconcile.Processed: 3,
-		reconcile.Missing:   3,
-		objectscan.Repaired: 3})
+	reconciled.WantExactCounts(t, b.Scan(t, reconcile.Params{}),
+		reconciled.Counts{reconcile.Processed: 3, reconcile.Missing: 3, objectscan.Repaired: 3})
 	b.Deliver(t, b.API.History.Events)
 	// they come from a scan only, and are the newest
 	b.DB.Exec(t, `UPDATE objects SET last_event_id = last_event_id + 1000 WHERE object_id LIKE 'theirs%'`)
@@ -281,9 +279,7 @@ func TestAccountCheck_objectsOfEveryAccount_areIgnored(t *testing.T) {
 // onlyEventTime returns the time of the only event in the log.
 func onlyEventTime(t *testing.T, b *reconciled.Env) (at time.Time) {
 	t.Helper()
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(occurred_at, received_at) FROM events
-		WHERE origin = 'webhook'`).Scan(&at); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(occurred_at, received_at) FROM events
+		WHERE origin = 'webhook'`).Scan(&at))
 	return at
 }

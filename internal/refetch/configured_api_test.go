@@ -82,7 +82,7 @@ func TestRefetch_configuredAPIRejects_appendsNothing(t *testing.T) {
 		o.Scope = reconcile.Object
 		b.WantFailure(t, o, what)
 	}
-	run := reconciled.StartOwnRun(t, b, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "z"})
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "z"})
 	b.WaitForRun(t, run, func(r *runs.Run) bool {
 		return strings.Contains(r.Detail, `the API returned one whose key is "a"`)
 	})
@@ -105,7 +105,7 @@ func TestRefetch_configurationMistake_deletesNothing(t *testing.T) {
 			b.Fake.Set("a", "one", time.Second)
 			b.Deliver(t, b.Fake.Events())
 			b.StartReconciler(t, b.Runner)
-			run := reconciled.StartOwnRun(t, b, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "a"})
+			run := b.StartRun(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "a"})
 			b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, slip) })
 			reconciled.WantNone(t, b.ThingDifferences(t))
 		})

@@ -63,8 +63,7 @@ func TestManualRefetch_eachRequest_isInTheLog(t *testing.T) {
 	operator, run := b.OperatorPool, b.Runner()
 	run.Sources.All()[b.Source].API.Rate = 20
 	pass := (&refetch.Refetcher{Resources: run.Resources, ID: "one",
-		Logger: slog.New(slog.NewTextHandler(&log, nil))}).ForSource(
-		run.Sources.All()[b.Source]).Pass
+		Logger: slog.New(slog.NewTextHandler(&log, nil))}).ForSource(run.Sources.All()[b.Source]).Pass
 	request := func(id, who, why string) { b.RequestRefetch(t, "thing", id, who, why) }
 	read := func(want bool) {
 		t.Helper()

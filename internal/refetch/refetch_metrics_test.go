@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/apply"
@@ -62,35 +61,27 @@ func TestMetrics_pendingAndComplete_areMeasured(t *testing.T) {
 			today) n`, b.Source)
 	reg := prometheus.NewRegistry()
 	o, err := reconcile.NewStateMetrics(reg, b.APISources())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	read := func() map[string]float64 { return reconciled.GaugeValues(t, reg) }
-	if err := o.Read(t.Context(), b.Pool); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, o.Read(t.Context(), b.Pool))
 	got := read()
 	if waits := got["postern_refetches_oldest_seconds sim"]; waits < 3600 || waits > 3600+600 {
 		t.Errorf("the oldest request is due for %v s", waits)
 	}
 	delete(got, "postern_refetches_oldest_seconds sim")
-	if diff := cmp.Diff(map[string]float64{"postern_api_monthly_calls sim": 12,
+	testkit.Equal(t, "", map[string]float64{"postern_api_monthly_calls sim": 12,
 		"postern_api_monthly_limit_calls sim": 0, "postern_accounts_excluded excluded sim": 0,
 		"postern_accounts_excluded disconnected sim": 0, "postern_refetches_pending sim": 4,
-		"postern_refetches_suspended sim":                     1,
-		"postern_complete_until_timestamp_seconds sim events": 1000,
-		"postern_drift_objects missing sim thing":             9, "postern_drift_objects mirror_older sim thing": 90,
+		"postern_refetches_suspended sim": 1, "postern_complete_until_timestamp_seconds sim events": 1000,
+		"postern_drift_objects missing sim thing": 9, "postern_drift_objects mirror_older sim thing": 90,
 		"postern_drift_objects mirror_newer sim thing": 900, "postern_drift_objects content_differs sim thing": 9000,
 		"postern_drift_objects orphan sim thing": 90000, "postern_drift_not_listed_objects sim thing": 90000000,
 		"postern_drift_checked_objects sim thing": 45, "postern_drift_repaired_objects sim thing": 900000,
-		"postern_drift_unrepaired_objects sim thing": 9000000,
-		"postern_drift_objects missing sim widget":   0, "postern_drift_objects mirror_older sim widget": 0,
-		"postern_drift_objects mirror_newer sim widget": 0, "postern_drift_objects content_differs sim widget": 0,
-		"postern_drift_objects orphan sim widget": 0, "postern_drift_not_listed_objects sim widget": 0,
-		"postern_drift_checked_objects sim widget": 0, "postern_drift_repaired_objects sim widget": 0,
-		"postern_drift_unrepaired_objects sim widget": 7}, got); diff != "" {
-		t.Error(diff)
-	}
+		"postern_drift_unrepaired_objects sim thing": 9000000, "postern_drift_objects missing sim widget": 0,
+		"postern_drift_objects mirror_older sim widget": 0, "postern_drift_objects mirror_newer sim widget": 0,
+		"postern_drift_objects content_differs sim widget": 0, "postern_drift_objects orphan sim widget": 0,
+		"postern_drift_not_listed_objects sim widget": 0, "postern_drift_checked_objects sim widget": 0,
+		"postern_drift_repaired_objects sim widget": 0, "postern_drift_unrepaired_objects sim widget": 7}, got)
 	pool := b.DB.Role(t, "processor")
 	pool.Close()
 	if err := o.Read(t.Context(), pool); err == nil {
@@ -198,9 +189,8 @@ func TestRefetch_partialResponses_areSuspended(t *testing.T) {
 			"state: not found; ") {
 			t.Errorf("%s: %q", when, got)
 		}
-		if n := b.DB.QueryStrings(t,
-			`SELECT count(*)::text FROM events WHERE event_type = 'postern.refetch'`); n[0] != fmt.Sprint(
-			refetches) || b.API.CallCount("/things/obj_1") != calls {
+		if n := b.DB.QueryStrings(t, `SELECT count(*)::text FROM events WHERE event_type = 'postern.refetch'`); n[0] !=
+			fmt.Sprint(refetches) || b.API.CallCount("/things/obj_1") != calls {
 			t.Errorf("%s: %d calls made %s refetches", when, b.API.CallCount("/things/obj_1"), n[0])
 		}
 	}

@@ -125,11 +125,6 @@ func TestRefetch_unknownObject_writesNoTombstone(t *testing.T) {
 	kept := reconciled.QueryOne[string](t, b, `SELECT object_id FROM objects WHERE NOT deleted ORDER BY object_id
 		LIMIT 1`)
 	b.StartReconciler(t, b.Runner())
-	for _, dry := range []bool{true, false} {
-		r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_tpyo", DryRun: dry})
-		reconciled.WantCounts(t, r, reconciled.Counts{reconcile.Absent: 1, reconcile.Processed: 1,
-			reconcile.Missing: 0})
-	}
 	b.DB.Exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_by,
 		requested_at, due, start_after)
 		VALUES ($1, '', 'thing', 'obj_tpyo', 'wanted', 'me', now(), now(), 0)`, b.Source)

@@ -50,18 +50,14 @@ func TestInsertRefetches_existingRequests_areNotWritten(t *testing.T) {
 	insert := func() {
 		t.Helper()
 		tx, err := db.Pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer func() { _ = tx.Rollback(context.Background()) }()
 		var account, kind, last string
 		if err := tx.QueryRow(t.Context(), refetch.InsertPendingSQL, 1, "", "", "", objects).Scan(&account, &kind,
 			&last); err != nil || last != "obj_001000" {
 			t.Fatalf("up to %q: %v", last, err)
 		}
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, tx.Commit(t.Context()))
 	}
 	insert()
 	db.Exec(t, `DELETE FROM refetch_requests WHERE object_id = 'obj_000003'`)
@@ -114,18 +110,14 @@ FROM generate_series(1, $1::int) n, generate_series(1, 2) s`
 // to another source, and with any statistics of the table.
 func TestLeaseRefetches_manyNotDue_readsOnlyDue(t *testing.T) {
 	t.Parallel()
-	const requests, due, most = 30_000, 30, 20
+	const requests, due, most = 10_000, 10, 7
 	db := testkit.Database(t)
-	if _, err := db.Pool.Exec(t.Context(), manyRequestsSQL, requests); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ExecSQL(t, db.Pool, manyRequestsSQL, requests)
 	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
 		taken, read := 0, 0
 		for _, want := range []int{most, due - most, 0} {
 			rows, err := tx.Query(t.Context(), refetch.LeaseRequestsSQL, 1, most, "one", "2 minutes")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			n := 0
 			for rows.Next() {
 				n++
@@ -135,10 +127,8 @@ func TestLeaseRefetches_manyNotDue_readsOnlyDue(t *testing.T) {
 			}
 			taken += n
 		}
-		if err := tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch)::int FROM pg_stat_xact_user_tables
-			WHERE relname = 'refetch_requests'`).Scan(&read); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch)::int
+			FROM pg_stat_xact_user_tables WHERE relname = 'refetch_requests'`).Scan(&read))
 		if read < taken || read > requests/20 {
 			t.Errorf("%s: %d of %d requests are due, and %d rows were read", name, taken, requests, read)
 		}

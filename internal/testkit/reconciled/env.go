@@ -254,10 +254,18 @@ func (b *Env) StartRun(t *testing.T, o reconcile.Params) int64 {
 	t.Helper()
 	o.Source = b.Source
 	run, err := runs.Create(t.Context(), b.OperatorPool, runs.Request{Job: reconcile.Job, Params: o, Actor: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return run
+}
+
+// Overwrite requests that an operator overwrites a thing with its state at the provider, and waits
+// until the run has succeeded.
+func (b *Env) Overwrite(t *testing.T, id, actor, reason string) {
+	t.Helper()
+	run, err := runs.Create(t.Context(), b.OperatorPool, runs.Request{Job: reconcile.Job, Actor: actor, Reason: reason,
+		Params: reconcile.Params{Source: b.Source, Scope: reconcile.Object, Type: "thing", ID: id, Overwrite: true}})
+	testkit.Must(t, err)
+	WantRunDone(t, b.WaitForEnd(t, run))
 }
 
 // RunToEnd requests a reconciliation and waits until it has ended.
@@ -340,15 +348,11 @@ func (b *Env) Replay(t *testing.T) {
 func newClient(t *testing.T, pool *pgxpool.Pool, s *providerapi.Source) *providerapi.Client {
 	t.Helper()
 	metrics, err := providerapi.NewCallMetrics(prometheus.NewRegistry(), []string{s.Name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	c, err := providerapi.NewClient(providerapi.Options{Pool: pool, Number: s.Number, Source: s.Name,
 		Account: s.Config.Account, Reader: s.Reader,
 		API: s.API, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -359,9 +363,7 @@ func TraceStatements(t *testing.T, r *reconcile.Runner, by pgx.QueryTracer) {
 	cfg := r.Pool.Config()
 	cfg.ConnConfig.Tracer = by
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(pool.Close)
 	r.Pool = pool
 }
@@ -375,17 +377,13 @@ func (b *Env) StartReconciler(t *testing.T, r *reconcile.Runner) (stop func()) {
 // Approve approves a run.
 func (b *Env) Approve(t *testing.T, run int64, why string) {
 	t.Helper()
-	if err := runs.Approve(t.Context(), b.OperatorPool, run, "me", why); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, runs.Approve(t.Context(), b.OperatorPool, run, "me", why))
 }
 
 // SetStatus requests another status of a run.
 func (b *Env) SetStatus(t *testing.T, run int64, to runs.Status) {
 	t.Helper()
-	if err := runs.ChangeStatus(t.Context(), b.OperatorPool, run, to); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, runs.ChangeStatus(t.Context(), b.OperatorPool, run, to))
 }
 
 // RequestRefetch requests a manual refetch.
@@ -401,9 +399,7 @@ func (b *Env) RequestRefetch(t *testing.T, objectType, id, who, why string) {
 func (b *Env) Report(t *testing.T, run int64) *objectscan.DriftReport {
 	t.Helper()
 	report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return report
 }
 
@@ -411,9 +407,7 @@ func (b *Env) Report(t *testing.T, run int64) *objectscan.DriftReport {
 func (b *Env) Unrepaired(t *testing.T, run int64) []objectscan.Difference {
 	t.Helper()
 	page, err := objectscan.Differences(t.Context(), b.OperatorPool, run, "", "unrepaired", "", 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return page.Items
 }
 
@@ -421,9 +415,7 @@ func (b *Env) Unrepaired(t *testing.T, run int64) []objectscan.Difference {
 func (b *Env) CompleteRange(t *testing.T, account, what string) (since, until time.Time) {
 	t.Helper()
 	since, until, err := watermarks.Get(t.Context(), b.OperatorPool, b.Source, account, what)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return since, until
 }
 
@@ -483,17 +475,13 @@ func WantNone(t *testing.T, found []string) {
 func (b *Env) Differences(t *testing.T) (wrong []string) {
 	t.Helper()
 	tx, err := b.DB.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	for _, id := range b.API.History.ObjectIDs() {
 		key := versioning.Key{Source: b.Source, Type: "thing", ID: id}
 		objs, err := versioning.Load(t.Context(), tx, versioning.Mirror,
 			[]versioning.LoadRequest{{Key: key, MinAt: -1 << 63, MaxAt: 1<<63 - 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if o := objs[0]; o.State.Hash != b.API.History.StateAt(id, b.API.Now().UnixMicro()).Hash || o.Ambiguous ||
 			o.RefetchAfter != 0 {
 			wrong = append(wrong, fmt.Sprintf("%s is %s (deleted %v, ambiguous %v, refetch after %d)", id, o.State.JSON,

@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/refetch"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 )
@@ -32,9 +33,7 @@ func NewGitHubEnv(t *testing.T, o githubfake.Options, edit func(*provider.API)) 
 	t.Helper()
 	f := &GitHubEnv{Env: newEnvWithoutAPI(t), Fake: githubfake.New(t, o), config: &provider.Source{Name: "code"}}
 	known, err := events.RegisterSources(t.Context(), f.Pool, map[string]string{"code": "github"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	f.Source = known.Number["code"]
 	f.Sources["code"] = apply.Source{Number: f.Source, Config: f.config, Provider: github.GitHub{}}
 	f.Proc = f.Applier(t, nil)
@@ -44,9 +43,7 @@ func NewGitHubEnv(t *testing.T, o githubfake.Options, edit func(*provider.API)) 
 	if edit != nil {
 		edit(api)
 	}
-	if err := (github.GitHub{}).CompleteAPI(api); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, (github.GitHub{}).CompleteAPI(api))
 	f.APISource = &providerapi.Source{Name: "code", Number: f.Source, Config: f.config, API: api,
 		Provider: github.GitHub{}, Reader: github.GitHub{}}
 	f.APISource.Caller = newClient(t, f.Pool, f.APISource)
@@ -61,14 +58,6 @@ func (f *GitHubEnv) StartThrough(t *testing.T, c providerapi.Caller) {
 	r := f.Runner()
 	r.Sources.Replace(&source)
 	f.StartReconciler(t, r)
-}
-
-// RunToEnd requests a reconciliation and waits until it has ended.
-func (f *GitHubEnv) RunToEnd(t *testing.T, o reconcile.Params) *runs.Run {
-	t.Helper()
-	o.Source = f.Source
-	id := f.StartRun(t, o)
-	return f.WaitForEnd(t, id)
 }
 
 // Receive appends and applies a delivery as the gateway and the processor do. It returns whether
@@ -86,14 +75,19 @@ func (f *GitHubEnv) Receive(t *testing.T, d *provider.Delivery) (duplicate, conf
 // Deliver receives all due deliveries.
 func (f *GitHubEnv) Deliver(t *testing.T) int {
 	t.Helper()
-	return f.Fake.Deliver(func(d *provider.Delivery) bool { f.Receive(t, d); return true })
+	var ds []*provider.Delivery
+	n := f.Fake.Deliver(func(d *provider.Delivery) bool {
+		d.ReceivedAt = f.Fake.Now()
+		ds = append(ds, d)
+		return true
+	})
+	applied.AppendAndApply(t, f.Gateway, f.Proc, f.Sources["code"], ds...)
+	return n
 }
 
 func (f *GitHubEnv) Count(t *testing.T, sql string, args ...any) (n int64) {
 	t.Helper()
-	if err := f.DB.Pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, f.DB.Pool.QueryRow(t.Context(), sql, args...).Scan(&n))
 	return n
 }
 

@@ -60,9 +60,7 @@ func (p PartlyReadable) Fetch(src *provider.Source, api *provider.API, account, 
 func GaugeValues(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

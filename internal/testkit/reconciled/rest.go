@@ -17,6 +17,7 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/refetch"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/restfake"
 )
@@ -33,27 +34,28 @@ type RESTEnv struct {
 
 const thingsSource = "things"
 
-// NewRESTEnv makes the source. The edits are pairs of a text of the example and its replacement.
-func NewRESTEnv(t *testing.T, edits ...string) *RESTEnv {
+// ExampleEndpoint returns the endpoint of the example, with the address of a fake. The edits are
+// pairs of a text of the example and its replacement.
+func ExampleEndpoint(t *testing.T, url string, edits ...string) config.Endpoint {
 	t.Helper()
 	text, err := os.ReadFile("../../examples/any-api/postern.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &RESTEnv{Fake: restfake.NewWithoutFaults(t), Env: newEnvWithoutAPI(t)}
+	testkit.Must(t, err)
 	env := map[string]string{"DATABASE_URL": "postgres://x", "NATS_URL": "nats://x", "THINGS_SECRET": restfake.Secret,
-		"THINGS_API": b.Fake.URL, "THINGS_API_KEY": restfake.Key}
+		"THINGS_API": url, "THINGS_API_KEY": restfake.Key}
 	cfg, err := config.Parse([]byte(strings.NewReplacer(edits...).Replace(string(text))),
 		func(name string) string { return env[name] })
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Endpoint = cfg.Endpoints()[0]
+	testkit.Must(t, err)
+	return cfg.Endpoints()[0]
+}
+
+// NewRESTEnv makes the source, with edits of the example.
+func NewRESTEnv(t *testing.T, edits ...string) *RESTEnv {
+	t.Helper()
+	b := &RESTEnv{Fake: restfake.NewWithoutFaults(t), Env: newEnvWithoutAPI(t)}
+	b.Endpoint = ExampleEndpoint(t, b.Fake.URL, edits...)
 	b.Endpoint.API.Rate = 1000
 	known, err := events.RegisterSources(t.Context(), b.Pool, map[string]string{thingsSource: "hmac"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	b.Source = known.Number[thingsSource]
 	b.Sources[thingsSource] = apply.Source{Number: b.Source, Config: b.Endpoint.Source,
 		Provider: b.Endpoint.Provider, RefetchReader: b.Endpoint.RefetchReader()}
@@ -105,20 +107,14 @@ func (b *RESTEnv) ThingDifferences(t *testing.T) (wrong []string) {
 	here := map[string]string{}
 	rows, err := b.DB.Pool.Query(t.Context(), `SELECT object_id, deleted, coalesce(state::text, 'null'), ambiguous
 		OR refetch_after <> 0 FROM objects WHERE source = $1 AND object_type = 'thing'`, b.Source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer rows.Close()
 	for rows.Next() {
 		var id, state string
 		var deleted, pending bool
-		if err := rows.Scan(&id, &deleted, &state, &pending); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, rows.Scan(&id, &deleted, &state, &pending))
 		var thing struct{ Name string }
-		if err := json.Unmarshal([]byte(state), &thing); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, json.Unmarshal([]byte(state), &thing))
 		here[id] = thing.Name
 		if deleted {
 			here[id] = ""

@@ -5,8 +5,6 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
-
-	"github.com/postern-gateway/postern/internal/reconcile"
 )
 
 // ChangeAndDeliverHalf creates, changes and deletes things, and delivers half of the webhooks.
@@ -32,14 +30,6 @@ func ChangeAndDeliverHalf(t *testing.T, b *RESTEnv, seed uint64, changes int) {
 	if len(b.ThingDifferences(t)) == 0 {
 		t.Fatal("there are no differences: the test is too easy")
 	}
-}
-
-// StartOwnRun requests a reconciliation of the source.
-func StartOwnRun(t *testing.T, b *RESTEnv, o reconcile.Params) int64 {
-	t.Helper()
-	o.Source = b.Source
-	run := b.StartRun(t, o)
-	return run
 }
 
 // Pagings are edits of the example configuration with another paging.

@@ -124,35 +124,46 @@ func (b *Env) ObjectBody() []byte {
 	return b.API.History.StoredRefetch("obj_6", sim.Refetch{Began: b.API.Time.UnixMicro()}).Body
 }
 
-// OtherAndThing lists two types: "another", at /others, and "thing".
-type OtherAndThing struct{ sim.Provider }
-
-func (OtherAndThing) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
-	return map[string]provider.List{"another": {}, "thing": {}}
+// FoundResponse is a response of the environment's API with this body.
+func (b *Env) FoundResponse(body string) *providerapi.Response {
+	return b.Response(provider.Found, []byte(body))
 }
 
-func (p OtherAndThing) ListObjects(src *provider.Source, api *provider.API, account, objectType string, since,
+// TwoTypes lists two types: "aaa", at /aaas and with objects below /aaa/, and then "thing".
+type TwoTypes struct{ sim.Provider }
+
+func (TwoTypes) Lists(*provider.Source, *provider.API, string) map[string]provider.List {
+	return map[string]provider.List{"aaa": {}, "thing": {}}
+}
+
+func (p TwoTypes) ListObjects(src *provider.Source, api *provider.API, account, objectType string, since,
 	until time.Time, cursor string) provider.Call {
 	c := p.Provider.ListObjects(src, api, account, objectType, since, until, cursor)
-	if objectType == "another" {
-		c.Path = "/others"
+	if objectType == "aaa" {
+		c.Path = "/aaas"
 	}
 	return c
 }
 
-// FoundResponse is a response of the environment's API with this body.
-func (b *Env) FoundResponse(body string) *providerapi.Response {
-	return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Found},
-		Date: b.API.Time.Truncate(time.Second),
-		Body: []byte(body)}
+func (p TwoTypes) Fetch(src *provider.Source, api *provider.API, account, objectType, id string) (provider.Call, bool) {
+	if objectType == "aaa" {
+		return provider.Call{Path: "/aaa/" + id}, true
+	}
+	return p.Provider.Fetch(src, api, account, objectType, id)
 }
 
-// StartOtherAndThing starts runs that scan two types.
-func (b *Env) StartOtherAndThing(t *testing.T) {
+// RunnerReading returns a runner of the source whose events and responses p reads.
+func (b *Env) RunnerReading(p interface {
+	provider.Provider
+	provider.Reader
+}) *reconcile.Runner {
+	return b.RunnerWith(func(s *providerapi.Source) { s.Provider, s.Reader = p, p })
+}
+
+// StartTwoTypes starts runs that scan two types.
+func (b *Env) StartTwoTypes(t *testing.T) {
 	t.Helper()
-	b.StartReconciler(t, b.RunnerWith(func(s *providerapi.Source) {
-		s.Provider, s.Reader = OtherAndThing{}, OtherAndThing{}
-	}))
+	b.StartReconciler(t, b.RunnerReading(TwoTypes{}))
 }
 
 // CopyObjects adds objects to the mirror that the provider does not have.

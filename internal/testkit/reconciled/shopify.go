@@ -9,6 +9,7 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/refetch"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 )
@@ -40,9 +41,7 @@ func NewShopifyEnv(t *testing.T, o shopifyfake.Options, objects ...ObjectSet) *S
 	b.API = &provider.API{BaseURL: b.Fake.URL, Key: provider.Secret{Name: "api.key", Value: []byte(shopifyfake.Key)},
 		Rate: 1000, Concurrency: 4, Timeout: 30 * time.Second, MaxBytes: 8 << 20}
 	b.API.Bulk = shopify.Shopify{}.FileTypes(b.API)
-	if err := (shopify.Shopify{}).CompleteAPI(b.API); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, (shopify.Shopify{}).CompleteAPI(b.API))
 	s := b.Sources[applied.SourceName]
 	s.Config, s.Provider = b.config, shopify.Shopify{}
 	b.Sources[applied.SourceName] = s

@@ -91,7 +91,6 @@ var ChildTypes = map[string]string{"card": ConnectedAccount, "tax_id": Connected
 // RunOnce executes a run in one process, and returns it when it has ended or awaits an approval.
 func (b *StripeEnv) RunOnce(t *testing.T, api *provider.API, o reconcile.Params) *runs.Run {
 	t.Helper()
-	o.Source = b.Source
 	stop := b.StartReconciler(t, b.Runner(t, api, SameCaller))
 	defer stop()
 	run := b.StartRun(t, o)
