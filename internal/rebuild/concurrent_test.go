@@ -66,7 +66,7 @@ func (b *testBundle) applyConcurrently(t *testing.T, r *rand.Rand, reads provide
 // revision that grows leaves one change in the outbox.
 func TestRebuild_concurrentLiveEvents_endsAsTheLog(t *testing.T) {
 	t.Parallel()
-	for name, options := range providerKinds {
+	for name, options := range kindsOf("partial events", "ids reused") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRand(t, 11)

@@ -215,8 +215,7 @@ func TestSwap_longerThanLease_keepsRun(t *testing.T) {
 	by, until := b.leaseOf(t, run)
 	for range 4 { // the clock advances only in these steps, so that only a lease that is not renewed expires
 		now := until.Add(-time.Millisecond)
-		b.exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
-			'SELECT timestamptz ''%s'''`, now.Format(time.RFC3339Nano)))
+		b.db.ReplaceClock(t, "timestamptz '"+now.Format(time.RFC3339Nano)+"'")
 		testkit.Eventually(t, maxWait, func() error {
 			holder, to := b.leaseOf(t, run)
 			if until = to; holder != by {

@@ -322,7 +322,7 @@ func (b *testBundle) checkReducedInParts(t *testing.T, r *rand.Rand, ids []int64
 // events.
 func TestRebuild_overwrittenObjects_areTheSame(t *testing.T) {
 	t.Parallel()
-	for name, options := range providerKinds {
+	for name, options := range kindsOf("partial events", "event time", "own version") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRand(t, 31)

@@ -130,10 +130,10 @@ func (w *resumedSwap) checkBetween(t *testing.T, attempt int) {
 // been read with the new configuration.
 func TestSwap_killedAtEachStep_endsAsTheLog(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"own version", "partial events", "ids reused"} {
-		t.Run(kind, func(t *testing.T) {
+	for name, options := range kindsOf("own version") {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newResumedSwap(t, providerKinds[kind])
+			w := newResumedSwap(t, options)
 			attempts := 0
 			for !w.attempt(t, attempts) {
 				w.checkBetween(t, attempts)

@@ -18,8 +18,7 @@ import (
 // setClock shifts the database's clock by an interval.
 func (b *testBundle) setClock(t *testing.T, off string) {
 	t.Helper()
-	b.exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
-		'SELECT clock_timestamp() + interval ''`+off+`'''`)
+	b.db.ReplaceClock(t, "clock_timestamp() + interval '"+off+"'")
 }
 
 // logWithOldDays returns a log whose first events are three days old and whose others are new. All

@@ -1,16 +1,12 @@
 package rebuild_test
 
 import (
-	"context"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/apply"
@@ -24,6 +20,12 @@ import (
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
+
+// The checks of package testkit by short names, because most lines of these tests use one.
+var (
+	must, equal, execSQL = testkit.Must, testkit.Equal, testkit.ExecSQL
+	openTx, takeRun      = testkit.OpenTx, applied.LeaseRun
+)
 
 const maxWait = time.Minute
 
@@ -39,6 +41,15 @@ var providerKinds = func() map[string]sim.Options {
 	}
 	return kinds
 }()
+
+// kindsOf returns the providers of these names in a short run, and all providers in a full one.
+func kindsOf(names ...string) map[string]sim.Options {
+	kinds := maps.Clone(providerKinds)
+	maps.DeleteFunc(kinds, func(name string, _ sim.Options) bool {
+		return testing.Short() && !slices.Contains(names, name)
+	})
+	return kinds
+}
 
 // testBundle is a log of one or more sources.
 type testBundle struct {
@@ -202,55 +213,8 @@ func (b *testBundle) mirrorFromLog(t *testing.T, reads provider.Provider, run in
 	return made
 }
 
-// must ends the test on an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // errOf returns the error of a call whose other result is not needed.
 func errOf[T any](_ T, err error) error { return err }
-
-// equal reports the difference between two values.
-func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
-	t.Helper()
-	if diff := cmp.Diff(want, got, opts...); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
-// execSQL runs a statement over a pool, a session or a transaction.
-func execSQL(t testing.TB, over interface {
-	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
-}, sql string, args ...any) {
-	t.Helper()
-	if _, err := over.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// openTx runs a statement in a transaction that stays open until it is rolled back, at the latest
-// at the end of the test.
-func openTx(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) pgx.Tx {
-	t.Helper()
-	tx, err := pool.Begin(t.Context())
-	must(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	execSQL(t, tx, sql, args...)
-	return tx
-}
-
-// takeRun takes the lease of a job's next run for a process.
-func takeRun(t testing.TB, pool *pgxpool.Pool, by string, lease time.Duration, job string) *runs.Lease {
-	t.Helper()
-	h, err := runs.Acquire(t.Context(), pool, by, lease, job)
-	if err != nil || h == nil {
-		t.Fatal(h, err)
-	}
-	return h
-}
 
 // checkCount fails unless a query returns a number.
 func (b *testBundle) checkCount(t *testing.T, want int, sql string, args ...any) {
