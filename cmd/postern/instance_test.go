@@ -73,30 +73,6 @@ func TestCommands_configNamesOtherDatabaseThanDir_fail(t *testing.T) {
 	list(other.db.URL).want(t, 1, "", "names another database than the instance in "+b.dir)
 }
 
-func TestCommands_variableNamesOtherDatabaseThanDir_fail(t *testing.T) {
-	t.Parallel()
-	b, other := setup(t), setup(t)
-	b.write(t, knownInstance(t, b.db))
-	list := func(dir string, env ...string) result {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		var out, errs strings.Builder
-		cmd := exec.CommandContext(ctx, os.Args[0], "--dir", dir, "events", "list")
-		cmd.Env, cmd.Stdout, cmd.Stderr = append(serveEnvironment(), env...), &out, &errs
-		if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-			t.Fatal(err)
-		}
-		return result{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
-	}
-	variable := "POSTERN_DATABASE_URL="
-	list(b.dir, variable+b.db.URL).want(t, 0, "No events.", "")
-	list(b.dir, variable+other.db.URL).want(t, 1, "",
-		"POSTERN_DATABASE_URL names another database than the instance in "+b.dir)
-	list(b.dir, "POSTERN_DATABSE_URL="+other.db.URL).want(t, 1, "",
-		"POSTERN_DATABSE_URL: is not a setting; did you mean POSTERN_DATABASE_URL?")
-	list(t.TempDir(), variable+other.db.URL).want(t, 1, "", "to use the database of POSTERN_DATABASE_URL omit --dir")
-}
-
 func TestCommands_copiedFolder_fail(t *testing.T) {
 	t.Parallel()
 	b, dir := setup(t), t.TempDir()

@@ -235,11 +235,17 @@ func TestCommands_environmentVariable_namesDatabase(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "postern.yaml")
 	noError(t, os.WriteFile(other, []byte("database: {url: postgres:///nowhere}\n"), 0o600))
 	execute(t.Context(), "", "--config", other, "events", "list").want(t, 0, "evt_1", "")
+	b.write(t, knownInstance(t, b.db))
+	b.want(t, "events list", 0, "evt_1", "") // both name the same database
+	t.Setenv("POSTERN_DATABASE_URL", setup(t).db.URL)
+	b.want(t, "events list", 1, "", "POSTERN_DATABASE_URL names another database than the instance in "+b.dir)
 	t.Setenv("POSTERN_DATABASE_URL", "postgres://u:s3cret@127.0.0.1:1/x")
 	r := execute(t.Context(), "", "--dir", b.dir, "events", "list")
 	if r.want(t, 1, "", "check that the server is running"); strings.Contains(r.errs, "s3cret") {
 		t.Errorf("the password is shown: %s", r.errs)
 	}
+	t.Setenv("POSTERN_DATABSE_URL", b.db.URL)
+	b.want(t, "events list", 1, "", "POSTERN_DATABSE_URL: is not a setting; did you mean POSTERN_DATABASE_URL?")
 }
 
 func TestEventsShow_keyOfSeveralSources_needsSource(t *testing.T) {

@@ -62,6 +62,10 @@ func (r row) ages() map[time.Duration]signature.Problem {
 // another secret.
 func TestVerify_anyChange_isRejected(t *testing.T) {
 	t.Parallel()
+	step := 1
+	if testing.Short() { // a third of the bytes
+		step = 3
+	}
 	each(t, func(t *testing.T, row row) {
 		r := row.delivery(row.body)
 		r.ReceivedAt = time.Unix(signedAt, 0)
@@ -74,7 +78,7 @@ func TestVerify_anyChange_isRejected(t *testing.T) {
 		}
 		wantRejected("another secret", r, "another"+signature.DemoSuffix)
 		if !row.bodyUnsigned {
-			for i := range r.Body {
+			for i := 0; i < len(r.Body); i += step {
 				changed := r
 				changed.Body = bytes.Clone(r.Body)
 				changed.Body[i] ^= 1
@@ -87,7 +91,7 @@ func TestVerify_anyChange_isRejected(t *testing.T) {
 		if place := row.Signature.In[0]; place.Kind == signature.Header {
 			name := http.CanonicalHeaderKey(strings.Replace(place.Name, "#", "1", 1))
 			value := r.Header.Get(name)
-			for i := range value {
+			for i := 0; i < len(value); i += step {
 				changed := r
 				changed.Header = r.Header.Clone()
 				changed.Header.Set(name, value[:i]+"!"+value[i+1:])
