@@ -293,7 +293,8 @@ func TestChooseRecovery_ruleChanged_oldRuleStillApplies(t *testing.T) {
 		b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
 			reserved_at, ended_at, first_attempt_at, resolved_by, request)
 			SELECT effect, 'mail', 0, $2::text, destination, '', 2, clock_now() - interval '1 h', CASE
-				WHEN $2::text <> 'reserved' THEN clock_now() - interval '1 h' END, clock_now() - $3::interval, $4, $5::jsonb
+				WHEN $2::text <> 'reserved' THEN clock_now() - interval '1 h' END, clock_now() - $3::interval, $4,
+				$5::jsonb
 			FROM effects WHERE effect = $1`, number, state, cmp.Or(c.ago, "1 h"), c.recovery,
 			strings.ReplaceAll(c.request, "KEY", key))
 		b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 2 WHERE effect = $1`, number)

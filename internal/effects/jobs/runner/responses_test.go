@@ -70,6 +70,7 @@ func setupRows(t *testing.T, rows map[string]row) (b *fixture, numbers map[strin
 	destinations map[string]*scripted) {
 	t.Helper()
 	b, numbers, destinations = setupWithSource(t, twoSteps), map[string]int64{}, map[string]*scripted{}
+	const rule = "  %[1]s:\n    source: shop\n    type: %[1]s\n    key: '%[1]s:{{ object.id }}'\n    steps: %[2]s\n"
 	var to, list strings.Builder
 	names := slices.Sorted(maps.Keys(rows))
 	for n, name := range names {
@@ -78,8 +79,7 @@ func setupRows(t *testing.T, rows map[string]row) (b *fixture, numbers map[strin
 		t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 		own := fmt.Sprint("row", n+1)
 		fmt.Fprintf(&to, "  %s: {url: %q, allow: [127.0.0.1], timeout: 2s}\n", own, server.URL)
-		fmt.Fprintf(&list, "  %s:\n    source: shop\n    type: %s\n    key: \"%s:{{ object.id }}\"\n    steps: %s\n", own,
-			own, own, strings.ReplaceAll(rows[name].steps, "to: sink", "to: "+own))
+		fmt.Fprintf(&list, rule, own, strings.ReplaceAll(rows[name].steps, "to: sink", "to: "+own))
 	}
 	cfg, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  shop: {provider: stripe, secrets: "+
 		"[{name: a, value: whsec_secret_of_the_tests}]}\ndestinations:\n"+to.String()+"effects:\n"+list.String()),
@@ -87,8 +87,8 @@ func setupRows(t *testing.T, rows map[string]row) (b *fixture, numbers map[strin
 	must(t, err)
 	b.rules, b.destinations = effects.NewRules(cfg.Rules()), cfg.ResolveDestinations()
 	for n := range names {
-		b.insert(t, b.rules.Evaluate(&effects.Transition{Source: "shop", Number: 1, Type: fmt.Sprint("row", n+1), ID: "1",
-			New: []byte(`{"total": 1}`), Event: effects.Event{ID: int64(n + 1)}}))
+		b.insert(t, b.rules.Evaluate(&effects.Transition{Source: "shop", Number: 1, Type: fmt.Sprint("row", n+1),
+			ID: "1", New: []byte(`{"total": 1}`), Event: effects.Event{ID: int64(n + 1)}}))
 	}
 	return b, numbers, destinations
 }
@@ -111,7 +111,7 @@ func executeRows(t *testing.T, rows map[string]row) map[string]executed {
 		e := b.db.QueryStrings(t, `SELECT unnest(ARRAY[concat_ws(' ', state, (SELECT string_agg(s.state, ' '
 			ORDER BY position) FROM effect_steps s WHERE s.effect = e.effect)), reason])
 			FROM effects e WHERE effect = $1`, number)
-		all[name] = executed{states: e[0], reason: e[1], steps: b.stepRows(t, number), calls: destinations[name].received()}
+		all[name] = executed{e[0], e[1], b.stepRows(t, number), destinations[name].received()}
 	}
 	return all
 }
@@ -186,8 +186,8 @@ func TestPerform_responses_setStepAndEffectState(t *testing.T) {
 	for name, got := range executeRows(t, rows) {
 		posts := strings.Count(strings.Join(got.calls, ", "), "POST")
 		if want := tests[name]; got.states != want.states || posts != want.posts {
-			t.Errorf("%s: is %s, sent %d times; want %s, %d times: %v", name, got.states, posts, want.states, want.posts,
-				got.calls)
+			t.Errorf("%s: is %s, sent %d times; want %s, %d times: %v", name, got.states, posts, want.states,
+				want.posts, got.calls)
 		}
 	}
 }
