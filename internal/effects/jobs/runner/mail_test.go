@@ -3,12 +3,14 @@ package runner_test
 import (
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"mime/quotedprintable"
 	"net/http"
 	"net/http/httptest"
 	netmail "net/mail"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -214,18 +216,7 @@ func TestSendMail_permanentRejection_needsReview(t *testing.T) {
 	}{
 		"rejected recipient": {sink.MailUnknownRecipient, `{"cc": "nobody@example.com"}`,
 			"RCPT TO nobody@example.com: 550 \"5.1.1 <nobody@example.com> is not here\"", 550},
-		"rejected message":     {sink.MailRejectedAsSpam, `{}`, "after the message: 554 \"5.7.1 spam\"", 554},
-		"line end in the name": {sink.MailNoFault, `{"name": "Jo\r\nBcc: all@example.com"}`, "control character", 0},
-		"line end in the address": {sink.MailNoFault, `{"to": "jo@example.com>\r\nBcc: <all@example.com"}`,
-			"is not an address that mail can be sent to", 0},
-		"two addresses": {sink.MailNoFault, `{"to": "jo@example.com>, <all@example.com"}`,
-			"is not an address that mail can be sent to", 0},
-		"two optional addresses": {sink.MailNoFault, `{"cc": "jo@example.com, all@example.com"}`, "is no address", 0},
-		"address in quotes": {sink.MailNoFault, `{"to": "\"jo@example.com>, <all\"@example.com"}`,
-			"is not an address that mail can be sent to", 0},
-		"empty address": {sink.MailNoFault, `{"to": ""}`, "is not an address that mail can be sent to", 0},
-		"SMTP parameter": {sink.MailNoFault, `{"to": "jo@example.com> NOTIFY=NEVER <x"}`,
-			"is not an address that mail can be sent to", 0},
+		"rejected message": {sink.MailRejectedAsSpam, `{}`, "after the message: 554 \"5.7.1 spam\"", 554},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -236,14 +227,42 @@ func TestSendMail_permanentRejection_needsReview(t *testing.T) {
 			if got := b.waitIdle(t); got["needs_review"] != 1 {
 				t.Fatal(got)
 			}
-			v := b.show(t)
-			if !strings.Contains(v.Reason, tc.error) || len(mails.Accepted()) > 0 {
-				t.Errorf("%s; %d taken", v.Reason, len(mails.Accepted()))
-			}
-			if tc.status > 0 && (v.Steps[0].State != effects.StepFailed || v.Steps[0].Status != tc.status) {
-				t.Errorf("%+v", v.Steps[0])
+			if v := b.show(t); !strings.Contains(v.Reason, tc.error) || len(mails.Accepted()) > 0 ||
+				v.Steps[0].State != effects.StepFailed || v.Steps[0].Status != tc.status {
+				t.Errorf("%+v; %d taken", v, len(mails.Accepted()))
 			}
 		})
+	}
+}
+
+// A state cannot add recipients or headers to a mail, and the mail server is not called for one
+// that tries.
+func TestSendMail_stateWithUnusableAddress_needsReview(t *testing.T) {
+	t.Parallel()
+	const noAddress = "is not an address that mail can be sent to"
+	b, mails := post(t, "")
+	states := map[string]string{
+		`{"name": "Jo\r\nBcc: all@example.com"}`:             "control character",
+		`{"to": "jo@example.com>\r\nBcc: <all@example.com"}`: noAddress,
+		`{"to": "jo@example.com>, <all@example.com"}`:        noAddress,
+		`{"cc": "jo@example.com, all@example.com"}`:          "is no address",
+		`{"to": "\"jo@example.com>, <all\"@example.com"}`:    noAddress,
+		`{"to": ""}`: noAddress,
+		`{"to": "jo@example.com> NOTIFY=NEVER <x"}`: noAddress,
+	}
+	names := slices.Sorted(maps.Keys(states))
+	for n, state := range names {
+		b.about(t, n+1, state)
+	}
+	b.run(t, "a", b.pool)
+	testkit.Equal(t, "effects by state", map[string]int{"needs_review": len(states)}, b.waitIdle(t))
+	for n, reason := range b.db.QueryStrings(t, `SELECT reason FROM effects ORDER BY effect`) {
+		if !strings.Contains(reason, states[names[n]]) {
+			t.Errorf("%s: %s", names[n], reason)
+		}
+	}
+	if n := mails.Connections(); n != 0 {
+		t.Errorf("%d connections to the mail server", n)
 	}
 }
 
