@@ -10,7 +10,7 @@ func adminMutants() []mutant {
 		one("lets a reader's token change things", "internal/admin "+
 			"Authorize_roles_limitRoutes|Authorize_malformedHeaders_areDenied",
 			"if !sender.role.Includes(cmp.Or(least, LeastRole(c.Request().Method, c.Path()))) {",
-			"if !sender.role.Includes(least) {"),
+			"if !sender.role.Includes(cmp.Or(least)) {"),
 		one("lets the requester of a run approve it", "internal/admin SeparateApprovals",
 			"if !by.Separate {\nreturn nil\n}\n", "if by.Separate {\nreturn nil\n}\n"),
 		one("accepts a revoked token", "internal/adminauth",
