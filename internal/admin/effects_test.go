@@ -112,6 +112,57 @@ func (b *testBundle) invoices(t *testing.T, first, count int) {
 	}
 }
 
+// Before an approval, an operator reads what is sent, without secrets.
+func TestEffectRequests_states_showWhatIsSentNext(t *testing.T) {
+	t.Parallel()
+	b := changing(t)
+	_, unknowing := b.get(t, "/api/v1/effects/1/requests")
+	if !strings.Contains(fmt.Sprint(unknowing["omitted"]), "the rule mail") {
+		t.Errorf("without the rule: %v", unknowing)
+	}
+	cfg, err := config.Parse([]byte(mailConfig), func(string) string { return "" })
+	must(t, err)
+	b.handler = admin.New(admin.Options{Pool: b.db.Role(t, "operator"), Logger: testkit.Logger(t), Rules: cfg.Rules,
+		Ready: func(context.Context) error { return nil }, Destinations: cfg.ResolveDestinations})
+	_, body := b.get(t, "/api/v1/effects/1/requests")
+	var got []string
+	for _, one := range body["requests"].([]any) {
+		x := one.(map[string]any)
+		headers := x["headers"].(map[string]any)
+		got = append(got, fmt.Sprint(x["step"], " ", x["method"], " ", x["address"], " ", headers["X-Team"], " ",
+			headers["Authorization"], " ", headers["Idempotency-Key"] != nil, " ", x["body"], " ", x["omitted"]))
+	}
+	if want := `mail POST https://mail.example/v1/mail billing *** true {"to":"k"} ` +
+		`|book   <nil> <nil> false  it may depend on the response to the step mail`; strings.Join(got, "|") != want {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, "|"), want)
+	}
+	for path, want := range map[string]string{"3": "it was attempted before", "5": "requests:[]", "99": "effect 99"} {
+		if _, body := b.get(t, "/api/v1/effects/"+path+"/requests"); !strings.Contains(fmt.Sprint(body), want) {
+			t.Errorf("%s: %v", path, body)
+		}
+	}
+}
+
+// mailConfig has the rule of the effects of changing.
+const mailConfig = `
+database: {url: postgres://x/y}
+sources:
+  stripe: {provider: stripe, secrets: [{name: a, value: ` + testSecret + `}]}
+destinations:
+  mail: {url: "https://mail.example"}
+  post: {url: "https://mail.example/v1", key: {value: key_of_the_tests}, headers: {x-team: billing}}
+effects:
+  receipt: {source: stripe, type: invoice, rule_version: 2, key: "receipt:{{ object.id }}",
+    steps: [{name: send, to: mail, path: "/mail"}]}
+  mail:
+    source: stripe
+    type: order
+    key: "mail:{{ object.id }}"
+    steps:
+      - {name: mail, to: post, path: "/mail", json: {to: "{{ event.key }}"}, capture: {id: id}}
+      - {name: book, to: post, path: "/book/{{ steps.mail.id }}"}
+`
+
 // A backtest over HTTP returns the effects of a rule, up to a limit, and writes nothing.
 func TestBacktestEffects_rule_listsChanges(t *testing.T) {
 	t.Parallel()

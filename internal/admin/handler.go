@@ -55,6 +55,9 @@ type Options struct {
 	Endpoints func() []config.Endpoint
 	// Rules returns the currently configured effect rules; nil: this process has none.
 	Rules func() []*rules.Rule
+	// Destinations returns the currently configured destinations of effects; nil: this process has
+	// none.
+	Destinations func() []config.ResolvedDestination
 	// ProcessID is the id under which this process reports itself; "": it does not.
 	ProcessID string
 	// Reprocessor verifies rejected deliveries again; nil: this process cannot.

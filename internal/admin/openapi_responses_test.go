@@ -252,6 +252,7 @@ var reads = []string{"/summary", "/sources", "/sources/stripe", "/sources/shop",
 	"/audit", "/retention", "/runs", "/runs/1", "/runs/1/drift", "/runs/1/differences",
 	"/runs/1/differences?kind=orphan&limit=1", "/schedules", "/schedules/nightly",
 	"/watermarks", "/refetches", "/effects", "/effects/1", "/effects/3", "/effects/3/data", "/effects/5",
+	"/effects/1/requests", "/effects/3/requests",
 	"/effects/backtest?rule=receipt&since=2020-01-01", "/effects/rules",
 	"/effects/rules/receipt", "/stream", "/stream/republish-passes/1", "/spools",
 	"/spools/other", "/doctor", "/reports/verify", "/openapi.json"}
@@ -259,16 +260,7 @@ var reads = []string{"/summary", "/sources", "/sources/stripe", "/sources/shop",
 // everything is the API of a process that has sources, rules and a stream.
 func (b *testBundle) everything(t *testing.T) http.Handler {
 	t.Helper()
-	cfg, err := config.Parse([]byte(`
-database: {url: postgres://x/y}
-sources:
-  stripe: {provider: stripe, secrets: [{name: a, value: `+testSecret+`}]}
-destinations:
-  mail: {url: "https://mail.example"}
-effects:
-  receipt: {source: stripe, type: invoice, rule_version: 2, key: "receipt:{{ object.id }}",
-    steps: [{name: send, to: mail, path: "/mail"}]}
-`), func(string) string { return "" })
+	cfg, err := config.Parse([]byte(mailConfig), func(string) string { return "" })
 	must(t, err)
 	conn, err := stream.Connect(stream.Options{URL: testkit.JetStream(t).URL, Name: t.Name(),
 		Logger: slog.New(slog.DiscardHandler)})
@@ -277,7 +269,7 @@ effects:
 	testkit.Eventually(t, 30*time.Second, func() error { return conn.Ensure(t.Context(), stream.DefaultLimits) })
 	return admin.New(admin.Options{Pool: b.role(t, "operator"), Logger: testkit.Logger(t), Stream: conn,
 		Reprocessor: b.reprocessor(t), Endpoints: cfg.Endpoints,
-		Rules: cfg.Rules})
+		Rules: cfg.Rules, Destinations: cfg.ResolveDestinations})
 }
 
 // The document describes the results of all routes, read from a database that has rows for each.

@@ -172,6 +172,14 @@ func (h *handler) routes() []route {
 			byID(operations.Effect)),
 		get(h, "/effects/:id/data", "Show what the condition and the templates of an effect's rule get",
 			byID(effects.ShowData)),
+		get(h, "/effects/:id/requests", "Show the requests that an effect still has to send", func(ctx context.Context,
+			pool *pgxpool.Pool, p idParams) (*operations.EffectRequests, error) {
+			var to []config.ResolvedDestination
+			if h.Destinations != nil {
+				to = h.Destinations()
+			}
+			return operations.ShowEffectRequests(ctx, pool, h.rules(), to, p.ID)
+		}),
 		post(h, "/effects/approve", "Approve effects that await approval, all or none",
 			severalEffects(operations.ApproveEffects)),
 		post(h, "/effects/reject", "Reject effects for good, all or none; completed steps stay",

@@ -65,9 +65,10 @@ func (a *App) addAdmin(ctx context.Context) error {
 		DeniedRequests: deniedRequests, Follower: follower, Changes: reader, RequireTokens: require, Tokens: tokens,
 		SeparateApprovals: a.Config.Approvals.Separate,
 		OpenMetrics:       a.Config.Admin.OpenMetrics, ProcessID: a.id, Reprocessor: a.reprocessor,
-		Doctor:    environment,
-		Endpoints: func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
-		Rules:     a.effectRules})
+		Doctor:       environment,
+		Endpoints:    func() []config.Endpoint { return a.currentConfig.Load().Endpoints() },
+		Rules:        a.effectRules,
+		Destinations: func() []config.ResolvedDestination { return a.currentConfig.Load().ResolveDestinations() }})
 	handler, err := a.withConsole(ctx, api, console.Options{Sessions: pool, Follower: follower, Tokens: tokens,
 		RequireTokens: require, DeniedRequests: deniedRequests})
 	if err != nil {

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/effects"
@@ -103,7 +106,12 @@ func effectPage(ctx context.Context, r *request) (*view, error) {
 		v.Refresh = openRunRefresh
 	}
 	v.Blocks = append(v.Blocks, block{Actions: effectActions(r, e)},
-		block{Timeline: r.newTimeline("Times of this effect", effectMoments(e))}, stepBlock(r, e))
+		block{Timeline: r.newTimeline("Times of this effect", effectMoments(e))})
+	requests, err := requestBlocks(ctx, r, e)
+	if err != nil {
+		return nil, err
+	}
+	v.Blocks = append(append(v.Blocks, requests...), stepBlock(r, e))
 	for i := range e.Steps {
 		if s := &e.Steps[i]; len(s.Captured) > 2 {
 			v.Blocks = append(v.Blocks, block{Heading: "Captured from the response of step " + stepName(s),
@@ -183,6 +191,42 @@ func stepBlock(r *request, e *effects.View) block {
 	return block{ID: "steps", Heading: "Steps", Table: t}
 }
 
+// requestBlocks show exactly what the effect sends next.
+func requestBlocks(ctx context.Context, r *request, e *effects.View) ([]block, error) {
+	found, err := readAPI[operations.EffectRequests](ctx, r, http.MethodGet, "/api/v1/effects/"+id(e.Effect.ID)+
+		"/requests", nil)
+	if err != nil {
+		return nil, err
+	}
+	if found.Omitted != "" {
+		return []block{{ID: "requests", Heading: "What is sent", Text: sentence(found.Omitted)}}, nil
+	}
+	var all []block
+	for i := range found.Requests {
+		x := &found.Requests[i]
+		b := block{ID: "request-" + strconv.Itoa(i+1), Heading: "What step " + visible(x.Step) + " sends"}
+		if x.Omitted != "" {
+			b.Text = sentence(x.Omitted)
+			all = append(all, b)
+			continue
+		}
+		b.Fields = []field{{"Request", []cell{code(x.Method + " " + x.Address)}}, {"Sender", []cell{code(x.From)}},
+			{"Recipients", []cell{code(strings.Join(x.To, ", "))}}}
+		for _, name := range slices.Sorted(maps.Keys(x.Headers)) {
+			b.Fields = append(b.Fields, field{visible(name), []cell{code(x.Headers[name])}})
+		}
+		if x.Body != "" {
+			b.Document = &document{Text: x.Body}
+			if len(x.Body) > maxDocumentBytes {
+				b.Document.Text = strings.ToValidUTF8(x.Body[:maxDocumentBytes], "")
+				b.Document.Note = "The page shows the first 64 KB. The API has the whole request."
+			}
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
 // recoveryText says how a lost response is cleared up.
 var recoveryText = map[effects.Recovery]string{effects.RecoverByKey: "sent again with the same key",
 	effects.RecoverByCheck: "the destination is asked", effects.RecoverByOperator: "an operator decides"}
@@ -224,7 +268,7 @@ func effectActions(r *request, e *effects.View) (all []action) {
 			Inputs: inputs, Path: "/api/v1/effects/" + id(e.Effect.ID) + "/" + name, Then: effectPath(e.Effect.ID)}))
 	}
 	if e.State == effects.AwaitingApproval && !e.ApprovalExpired {
-		change("approve", "A processor sends the requests and mails of this effect. The template data is below.", false)
+		change("approve", "A processor sends the requests and mails that this page shows.", false)
 	}
 	if step := unknownStep(e); step != nil {
 		change("resolve", "Say whether "+stepName(step)+" was executed. Check at the destination first.", false,

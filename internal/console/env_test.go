@@ -80,7 +80,7 @@ func newEnv(t testing.TB, change ...func(*Options)) *env {
 		SeparateApprovals: o.SeparateApprovals,
 		Tokens:            o.Tokens, Endpoints: cfg.Endpoints,
 		Reprocessor: &operations.Reprocessor{Pool: e.db.Role(t, "gateway"), Endpoints: cfg.Endpoints},
-		Rules:       cfg.Rules})
+		Rules:       cfg.Rules, Destinations: cfg.ResolveDestinations})
 	if o.API == nil {
 		o.API = e.api
 	}
