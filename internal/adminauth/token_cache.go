@@ -17,12 +17,15 @@ const (
 	// MaxStaleness is the maximum age of the tokens in a TokenCache: a revoked token is rejected
 	// after this time at the latest.
 	MaxStaleness = 5 * time.Second
+	// newTokenAge is the age from which the tokens are read again for a token that is not among
+	// them: it may be new.
+	newTokenAge = 200 * time.Millisecond
 	// readTimeout limits a read of the tokens.
 	readTimeout = 2 * time.Second
 )
 
-// TokenCache holds the valid tokens in memory, so that an attempt with a wrong token costs no
-// query.
+// TokenCache holds the valid tokens in memory, so that attempts with wrong tokens cost a few queries
+// per second at most, whatever their number.
 type TokenCache struct {
 	// DB is connected as postern_operator.
 	DB postgres.DB
@@ -55,10 +58,17 @@ func (k *TokenCache) Check(ctx context.Context, secret string) (name string, rol
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := k.refresh(ctx); err != nil {
+	if err := k.refresh(ctx, MaxStaleness); err != nil {
 		return "", "", err
 	}
-	found := k.findToken(tokenDigest(secret))
+	digest := tokenDigest(secret)
+	found := k.findToken(digest)
+	if found == nil {
+		if err := k.refresh(ctx, newTokenAge); err != nil {
+			return "", "", err
+		}
+		found = k.findToken(digest)
+	}
 	if found == nil || isExpired(found.expires, k.now()) {
 		return "", "", ErrUnknownToken
 	}
@@ -87,14 +97,14 @@ func (k *TokenCache) findToken(digest []byte) (found *cachedToken) {
 const readTokensSQL = `SELECT t.name, t.role, t.digest, t.expires_at, coalesce(t.used_on::text, '') ` +
 	`FROM tokens t WHERE ` + inForceSQL
 
-// refresh reads the tokens again when they are too old. It returns a failure for one second, so
+// refresh reads the tokens again when they are older than maxAge. It returns a failure for one second, so
 // that waiting callers do not each wait for a query of their own.
-func (k *TokenCache) refresh(ctx context.Context) error {
+func (k *TokenCache) refresh(ctx context.Context, maxAge time.Duration) error {
 	age := k.now().Sub(k.readAt)
 	if k.readErr != nil && age < time.Second {
 		return k.readErr
 	}
-	if k.readErr == nil && age < MaxStaleness {
+	if k.readErr == nil && age < maxAge {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout) // other callers wait for the result too

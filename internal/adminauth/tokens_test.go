@@ -123,6 +123,28 @@ func TestRevokeToken_isRejected(t *testing.T) {
 }
 
 // An expired token is rejected immediately, also if it is cached.
+// A token can be used as soon as it is created, and wrong ones cost few reads.
+func TestTokenCache_newToken_isAcceptedAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	counting, now := &countingDB{DB: b.operator}, time.Now()
+	b.cache.DB, b.cache.Now = counting, func() time.Time { return now }
+	wrong := "postern_" + strings.Repeat("A", 52)
+	for range 10 {
+		if _, _, err := b.cache.Check(t.Context(), wrong); !errors.Is(err, adminauth.ErrUnknownToken) {
+			t.Fatal(err)
+		}
+	}
+	if n := counting.n.Load(); n != 1 {
+		t.Errorf("%d reads for wrong tokens at one time", n)
+	}
+	secret := b.create(t, "new", adminauth.Reader, time.Time{})
+	now = now.Add(time.Second)
+	if name, _, err := b.cache.Check(t.Context(), secret); name != "new" {
+		t.Errorf("a new token is %q, %v", name, err)
+	}
+}
+
 func TestTokenCache_expiredToken_isRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
