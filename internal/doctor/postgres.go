@@ -60,7 +60,7 @@ WHERE i.inhparent = 'events'::regclass AND NOT i.inhdetachpending`
 )
 
 // checkPostgres checks the server and the database. A check that fails is reported, and the others
-// still run.
+// still run, unless the server is unavailable.
 func (e *examination) checkPostgres(ctx context.Context) {
 	if e.PoolError != nil {
 		e.add(Error, "postgres.reached", e.PoolError.Error(), "start PostgreSQL, or correct database.url; nothing "+
@@ -80,7 +80,13 @@ func (e *examination) checkPostgres(ctx context.Context) {
 		{"postgres.event_delay", e.checkEventDelays}, {"postgres.spools", e.checkSpools},
 		{"spool.files", e.checkLocalSpools},
 	} {
-		if err := check.run(ctx); err != nil {
+		err := check.run(ctx)
+		if check.name == "postgres.reached" && postgres.IsUnavailable(err) {
+			e.add(Error, check.name, err.Error(), "start PostgreSQL, or correct database.url; nothing else of "+
+				"PostgreSQL was checked")
+			return
+		}
+		if err != nil {
 			e.add(Error, check.name, "check failed: "+err.Error(),
 				"correct the error; if the schema is the reason, run: postern migrate up")
 		}
