@@ -10,10 +10,14 @@ import (
 	"github.com/postern-gateway/postern/internal/admin"
 )
 
-// pagePolicy is the content security policy of a page. Only scripts with the nonce run, no inline
-// style counts, and nothing is loaded from elsewhere.
+// pagePolicy is the content security policy of a page. Only scripts with the nonce run, none
+// without a nonce, no inline style counts, and nothing is loaded from elsewhere.
 func pagePolicy(nonce string) string {
-	return "default-src 'none'; script-src 'self' 'nonce-" + nonce + "'; style-src 'self'; img-src 'self'; " +
+	scripts := "'none'"
+	if nonce != "" {
+		scripts = "'self' 'nonce-" + nonce + "'"
+	}
+	return "default-src 'none'; script-src " + scripts + "; style-src 'self'; img-src 'self'; " +
 		"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; " +
 		"require-trusted-types-for 'script'; trusted-types htmx"
 }

@@ -230,7 +230,7 @@ var typeList = list[operations.SourceTypeParams, activity.SourceType]{
 
 func typeRow(r *request, e *activity.SourceType) []cell {
 	return []cell{link(e.Type, query(path("events"), "source", e.Source, "type", e.Type)),
-		link(e.Source, path("sources", e.Source)), number(e.Count), r.at(e.LastAt), text(intervalText(e)),
+		link(e.Source, path("sources", e.Source)), number(e.Count), r.ageCell(e.LastAt), text(intervalText(e)),
 		yes(e.Silent, "silent", "warning")}
 }
 

@@ -43,11 +43,27 @@
     if (keyed.matches("input")) keyed.focus(); else keyed.click();
   });
 
-  // A list that follows new events keeps its newest rows.
+  // A list that follows new events keeps its newest rows. While the operator reads further down, new rows wait.
   const live = document.getElementById("live");
   if (live) {
-    new MutationObserver(() => { while (live.rows.length > 500) live.lastElementChild.remove(); })
-      .observe(live, {childList: true});
+    const button = document.createElement("button");
+    const away = () => live.getBoundingClientRect().top < 0;
+    const show = () => {
+      for (const waiting of live.querySelectorAll("tr[hidden]")) waiting.hidden = false;
+      button.remove();
+    };
+    button.addEventListener("click", () => { show(); scrollTo(0, 0); });
+    addEventListener("scroll", () => { if (!away()) show(); });
+    new MutationObserver((changes) => {
+      const added = changes.flatMap((c) => [...c.addedNodes]).filter((n) => n.matches?.("tr"));
+      if (!added.length) return;
+      if (away()) for (const r of added) r.hidden = true;
+      const waiting = live.querySelectorAll("tr[hidden]").length;
+      const text = (n) => n + (n === 1 ? " new event" : " new events");
+      if (waiting) { button.textContent = text(waiting) + " above"; document.querySelector("p.live").append(button); }
+      document.getElementById("announce").textContent = text(waiting || added.length);
+      while (live.rows.length > 500) live.lastElementChild.remove();
+    }).observe(live, {childList: true});
   }
 
   // A form is sent once; its idempotency key covers what this does not.
