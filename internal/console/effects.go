@@ -199,12 +199,12 @@ func requestBlocks(ctx context.Context, r *request, e *effects.View) ([]block, e
 		return nil, err
 	}
 	if found.Omitted != "" {
-		return []block{{ID: "requests", Heading: "What is sent", Text: sentence(found.Omitted)}}, nil
+		return []block{{ID: "requests", Heading: "Requests", Text: sentence(found.Omitted)}}, nil
 	}
 	var all []block
 	for i := range found.Requests {
 		x := &found.Requests[i]
-		b := block{ID: "request-" + strconv.Itoa(i+1), Heading: "What step " + visible(x.Step) + " sends"}
+		b := block{ID: "request-" + strconv.Itoa(i+1), Heading: "Request of step " + visible(x.Step)}
 		if x.Omitted != "" {
 			b.Text = sentence(x.Omitted)
 			all = append(all, b)

@@ -43,7 +43,8 @@ func eventPage(ctx context.Context, r *request) (*view, error) {
 	v.Notes = eventNotes(r, e)
 	v.Blocks = append(v.Blocks, block{Timeline: r.newTimeline("Times of this event", eventMoments(r, e,
 		related.Items))}, block{Actions: eventActions(r, e)}, receiptBlock(r, e), verificationBlock(r, e))
-	if x := operations.ExplainVerification(r.c.endpoints(), e.Source, e.Headers, e.Body, e.ReceivedAt.Time); x != nil {
+	x := operations.ExplainVerification(r.c.endpoints(), e.Source, e.Headers, e.Body, e.ReceivedAt.Time)
+	if x != nil && e.Origin == events.OriginWebhook { // the provider's API signs nothing
 		v.Blocks = append(v.Blocks, signedBytesBlock(x))
 	}
 	v.Blocks = append(v.Blocks, outcomeBlock(r, e))

@@ -19,10 +19,13 @@ import (
 	"github.com/postern-gateway/postern/internal/redaction"
 )
 
-// healthBlocks read the blocks of the page about health, in their order.
-var healthBlocks = []func(ctx context.Context, r *request) ([]block, error){processBlocks, environmentBlocks,
-	integrityBlocks, backlogBlocks,
-	spoolBlocks}
+// healthBlocks read the blocks of the page about health, in their order. The heading is for a part
+// that cannot be read.
+var healthBlocks = []struct {
+	heading string
+	read    func(ctx context.Context, r *request) ([]block, error)
+}{{"Processes", processBlocks}, {"Environment of this process", environmentBlocks},
+	{"Integrity of the stored data", integrityBlocks}, {"Backlog", backlogBlocks}, {"Spools", spoolBlocks}}
 
 // healthPage shows the state of the instance. A block that cannot be read says so, and the others
 // stay.
@@ -32,11 +35,12 @@ func healthPage(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Title: "Health", Text: "Processes, checks, backlogs and spools of this instance.",
 		Refresh: healthRefresh}
-	for _, read := range healthBlocks {
-		all, err := read(ctx, r)
+	for _, part := range healthBlocks {
+		all, err := part.read(ctx, r)
 		if err != nil {
 			p := admin.Describe(err)
-			all = []block{{Notes: []note{{Tone: "bad", Text: sentence(p.Title) + " " + visible(p.Detail)}}}}
+			all = []block{{Heading: part.heading, Notes: []note{{Tone: "bad", Text: sentence(p.Title) + " " +
+				visible(p.Detail)}}}}
 		}
 		v.Blocks = append(v.Blocks, all...)
 	}
@@ -88,19 +92,22 @@ func integrityBlocks(ctx context.Context, r *request) ([]block, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Empty = "The report has no violations."
 	age := time.Duration(found.AgeSeconds * float64(time.Second))
 	checked := make([]string, 0, len(found.Report.Checked))
 	for _, name := range slices.Sorted(maps.Keys(found.Report.Checked)) {
 		checked = append(checked, groupDigits(found.Report.Checked[name])+" "+name)
 	}
-	b.Fields = []field{{"As of", []cell{r.at(found.Report.At), text(agoText(age))}},
+	asOf := r.at(found.Report.At)
+	asOf.Sub = agoText(age)
+	b.Fields = []field{{"As of", []cell{asOf}},
 		{"Checked", []cell{text(strings.Join(checked, ", "))}}, {"Stored by", []cell{text(found.StoredBy)}}}
 	if age > reportTooOld {
 		b.Notes = append(b.Notes, note{Tone: "warning", Text: "The report is old. Run postern verify " +
 			"--store-report on a schedule."})
 	}
-	if found.Violations > 0 {
+	if found.Violations == 0 {
+		b.Notes = append(b.Notes, note{Tone: "good", Text: "The report has no violations."})
+	} else {
 		b.Notes = append(b.Notes, note{Tone: "bad", Text: plural(found.Violations, "violation was found",
 			"violations were found") + ". postern verify lists each of them."})
 	}

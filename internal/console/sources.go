@@ -141,19 +141,18 @@ func (r *request) secretsBlock(s *operations.SourceDetail) block {
 	b := block{ID: "secrets", Heading: "Secrets", Table: &table{Columns: []string{"Secret", "Share of 24 h", "Verified",
 		"Last verified", "Kind", "Variable or file", "Changed"},
 		Empty: "The source has no signing secret. Its provider verifies deliveries in another way."}}
-	uses := map[string]*activity.SecretUse{}
+	uses, tones := map[string]*activity.SecretUse{}, map[string]string{}
 	var strip []series
 	for i := range s.SecretUses {
 		u := &s.SecretUses[i]
-		uses[u.Secret] = u
-		strip = append(strip, series{label: visible(u.Secret), tone: secretTones[min(i, len(secretTones)-1)],
-			values: u.Hours})
+		uses[u.Secret], tones[u.Secret] = u, secretTones[min(i, len(secretTones)-1)]
+		strip = append(strip, series{label: visible(u.Secret), tone: tones[u.Secret], values: u.Hours})
 	}
 	add := func(name string, more ...cell) {
 		share, verified, last := cell{}, cell{Number: true, Text: "0"}, text("not in the last 30 days")
 		if u := uses[name]; u != nil {
 			share = text(fmt.Sprintf("%.0f %%", 100*u.Share))
-			share.HasBar, share.Bar, share.Tone = true, int(100*u.Share), "good"
+			share.HasBar, share.Bar, share.Tone = true, int(100*u.Share), tones[name]
 			verified, last = number(u.Verified), r.ageCell(u.LastAt)
 			if u.Removable {
 				b.Notes = append(b.Notes, note{Tone: "info", Text: fmt.Sprintf("The secret %s verified no delivery "+
