@@ -102,7 +102,7 @@ func effectPage(ctx context.Context, r *request) (*view, error) {
 	if e.Reason != "" {
 		v.Notes = []note{{Tone: reasonTone(e.State), Text: "The reason: " + visible(e.Reason)}}
 	}
-	if e.State == effects.Running {
+	if e.State == effects.Planned || e.State == effects.Running {
 		v.Refresh = openRunRefresh
 	}
 	v.Blocks = append(v.Blocks, block{Actions: effectActions(r, e)},
