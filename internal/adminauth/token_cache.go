@@ -24,8 +24,8 @@ const (
 	readTimeout = 2 * time.Second
 )
 
-// TokenCache holds the valid tokens in memory, so that attempts with wrong tokens cost a few queries
-// per second at most, whatever their number.
+// TokenCache holds the valid tokens in memory, so that attempts with wrong tokens cost a few
+// queries per second at most, whatever their number.
 type TokenCache struct {
 	// DB is connected as postern_operator.
 	DB postgres.DB
@@ -97,8 +97,8 @@ func (k *TokenCache) findToken(digest []byte) (found *cachedToken) {
 const readTokensSQL = `SELECT t.name, t.role, t.digest, t.expires_at, coalesce(t.used_on::text, '') ` +
 	`FROM tokens t WHERE ` + inForceSQL
 
-// refresh reads the tokens again when they are older than maxAge. It returns a failure for one second, so
-// that waiting callers do not each wait for a query of their own.
+// refresh reads the tokens again when they are older than maxAge. It returns a failure for one
+// second, so that waiting callers do not each wait for a query of their own.
 func (k *TokenCache) refresh(ctx context.Context, maxAge time.Duration) error {
 	age := k.now().Sub(k.readAt)
 	if k.readErr != nil && age < time.Second {

@@ -102,8 +102,8 @@ func (r *Reader) Join() (leave func(), err error) {
 	}, nil
 }
 
-// pageBytes returns the bytes of states on the page of a reader who waits: fewer while many wait. It
-// is a power of two, so that readers of the same page still share one read.
+// pageBytes returns the bytes of states on the page of a reader who waits: fewer while many wait.
+// It is a power of two, so that readers of the same page still share one read.
 func (r *Reader) pageBytes() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

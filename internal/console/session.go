@@ -186,8 +186,8 @@ func setCookie(w http.ResponseWriter, r *http.Request, name, value string, maxAg
 // checkForm returns an error for a form that this console did not make for this operator.
 func (c *Console) checkForm(r *request) error {
 	if got := r.PostFormValue("form_token"); got == "" || !equalText(got, r.who.formToken) {
-		return admin.NewProblem("invalid", "The form is out of date: it was made before your last login. If you sent it "+
-			"before, look whether the change was made. Otherwise open the page again and repeat the change.")
+		return admin.NewProblem("invalid", "The form is out of date: it was made before your last login. If you sent "+
+			"it before, check whether the change was made. Otherwise open the page again and repeat the change.")
 	}
 	return nil
 }

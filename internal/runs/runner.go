@@ -17,8 +17,8 @@ import (
 
 // Executor executes a run from its checkpoint and returns its status: Running if all work is done,
 // Done if it has ended the run itself (CompleteInTx). An error from Permanent ends the run as
-// Failed, one from Pause pauses it. An error from Requeue lets the run wait. After any other error the run continues later
-// from its checkpoint. The logger names the run.
+// Failed, one from Pause pauses it. An error from Requeue lets the run wait. After any other error
+// the run continues later from its checkpoint. The logger names the run.
 type Executor func(ctx context.Context, h *Lease, log *slog.Logger) (Status, error)
 
 // permanentError marks an error that no retry resolves.
@@ -34,10 +34,10 @@ func (r *permanentError) Unwrap() error { return r.error }
 func Permanent(err error) error { return &permanentError{err, Failed} }
 
 // Pause changes an error from Permanent, so that it pauses the run instead: the run must not end in
-// its present state. what says what the operator can do. It returns any other error as it is.
-func Pause(err error, what string) error {
+// its present state. remedy says what the operator can do. It returns any other error as it is.
+func Pause(err error, remedy string) error {
 	if errors.As(err, new(*permanentError)) {
-		return &permanentError{fmt.Errorf("%w. %s", err, what), Paused}
+		return &permanentError{fmt.Errorf("%w. %s", err, remedy), Paused}
 	}
 	return err
 }

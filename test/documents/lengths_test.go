@@ -21,11 +21,11 @@ var lengths = []lengthLimit{
 	{glob: "README.md", words: 800},
 	{glob: "docs/README.md", words: 300},
 	{glob: "docs/tutorial/*.md", words: 2500},
-	{glob: "docs/how-to/*.md", words: 14000},
+	{glob: "docs/how-to/*.md", words: 14300},
 	{glob: "docs/explanation/*.md", words: 8000},
 	{glob: "docs/benchmarks.md", words: 2300},
 	{glob: "docs/decisions/*.md", words: 4700, pages: 20, each: 250},
-	{glob: "docs/reference/feeds.md", words: 1600},
+	{glob: "docs/reference/feeds.md", words: 1700},
 	{glob: "docs/reference/glossary.md", words: 1700},
 }
 

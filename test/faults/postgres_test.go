@@ -52,7 +52,8 @@ func (s *site) failing(t *testing.T, deferred bool, do string) (end func()) {
 	if deferred {
 		kind = `CONSTRAINT TRIGGER fault AFTER INSERT ON event_keys DEFERRABLE INITIALLY DEFERRED FOR EACH ROW`
 	}
-	s.db.Exec(t, `CREATE OR REPLACE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN `+do+`; RETURN NEW; END $$`)
+	s.db.Exec(t, `CREATE OR REPLACE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN `+do+
+		`; RETURN NEW; END $$`)
 	s.db.Exec(t, `CREATE `+kind+` EXECUTE FUNCTION fault()`)
 	return func() { s.db.Exec(t, `DROP TRIGGER fault ON event_keys`) }
 }
