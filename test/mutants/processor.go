@@ -26,7 +26,7 @@ func processorMutants() []mutant {
 		one("marks changes as sent although the stream rejected them", "Sender_changeRejected_sendsItAgain",
 			"if err != nil { failed = err\ncontinue }\ndone[b.id] = last", "failed = err\ndone[b.id] = last"),
 		one("deletes changes that were never sent", "Maintain_",
-			"DELETE FROM outbox WHERE sent_at < clock_now() - $1::interval",
-			"DELETE FROM outbox WHERE created_at < clock_now() - $1::interval"),
+			"SELECT o.batch FROM outbox o WHERE o.sent_at < clock_now() - $1::interval",
+			"SELECT o.batch FROM outbox o WHERE o.created_at < clock_now() - $1::interval"),
 	}
 }

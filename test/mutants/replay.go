@@ -24,8 +24,7 @@ func replayMutants() []mutant {
 			"if w.lease.Cursor == 0 {"),
 		one("swaps objects without the events that arrived just before their lock",
 			"internal/rebuild Swap_eventsBeforeStep_areContained",
-			"if err := w.stageLocked(ctx, tx, b); err != nil {\nreturn err\n}\ncolumns := []any{b.accounts, b.types, "+
-				"b.ids}", "columns := []any{b.accounts, b.types, b.ids}"),
+			"if err := w.stageLocked(ctx, tx, b); err != nil {\nreturn err\n}\nrows :=", "rows :="),
 		one("swaps objects without their locks", "internal/rebuild Swap_batchLocked_appliesOtherObjects",
 			"if err := apply.LockStagedObjects(ctx, tx, b.keys); err != nil {\nreturn err\n}\n"+
 				"if err := w.beforeStep(\"locked\"); err != nil {",
