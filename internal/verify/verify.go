@@ -15,6 +15,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // Options select what to verify.
@@ -76,6 +77,9 @@ type verification struct {
 	// redacting is true if a redaction is running. It clears objects before it applies the
 	// remaining events again.
 	redacting bool
+	// swapping are the sources with a rebuild that has replaced only a part of their objects. Its
+	// outcomes count for all of them.
+	swapping []int32
 }
 
 // Verify checks everything in one snapshot. Unfinished work in the snapshot is not a violation. An
@@ -100,7 +104,7 @@ func Verify(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	for _, step := range []func(context.Context) error{w.checkLogAndBodies, w.reportUnsentChanges, w.checkEffects,
-		w.reportMissingObjects, w.checkMirror,
+		w.readRuns, w.reportMissingObjects, w.checkMirror,
 		w.reportSpools} {
 		if err := step(ctx); err != nil {
 			return nil, err
@@ -134,11 +138,17 @@ func (w *verification) checkLogAndBodies(ctx context.Context) error {
 	})
 }
 
-// checkMirror compares the objects with the result of their events.
-func (w *verification) checkMirror(ctx context.Context) error {
+// readRuns finds runs that have changed a part of the mirror.
+func (w *verification) readRuns(ctx context.Context) (err error) {
 	if err := w.snapshot.txs[0].QueryRow(ctx, redactingSQL).Scan(&w.redacting); err != nil {
 		return fmt.Errorf("read running redactions: %w", err)
 	}
+	w.swapping, err = postgres.Collect(ctx, w.snapshot.txs[0], pgx.RowTo[int32], swappingSQL)
+	return err
+}
+
+// checkMirror compares the objects with the result of their events.
+func (w *verification) checkMirror(ctx context.Context) error {
 	return runParallel(ctx, w, w.checkObjects, w.readObjectKeys)
 }
 
