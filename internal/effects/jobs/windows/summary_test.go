@@ -104,6 +104,11 @@ func TestSummary_changes_belongToTheirWindow(t *testing.T) {
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT template_data->>'summary' FROM effects WHERE key LIKE 'ada%T12%'`),
 		`{"cut": false, "sums": {"total": 3000}, "type": "invoice", "count": 2, `+
 			`"objects": [{"n": "n_10", "id": "10"}, {"n": "n_11", "id": "11"}]}`)
+	b.setClock(t, "14:59:59") // late, before any later change
+	b.change(t, func() { b.invoice(t, "13", "bob", "5", "certain") })
+	b.setClock(t, "16:00:00")
+	tick(t, a)
+	wantPlanned(t, b.planned(t)[4:], "bob 16 1 5")
 	a = b.newScheduler(2, perCustomer(t, 0)) // maintains at once
 	tick(t, a)
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*)::text FROM effect_window_changes`), "0")
@@ -285,6 +290,8 @@ func TestSummary_processDiesAtEachCommit_sameSummaries(t *testing.T) {
 func TestSummary_largeTables_plansUseIndexes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	b.db.Exec(t, `ALTER TABLE effect_window_changes SET (autovacuum_enabled = false)`)
+	b.db.Exec(t, `ANALYZE`) // between windows, when the table is empty
 	b.db.Exec(t, insertInvoicesSQL, b.source, 30_000, 0)
 	b.db.Exec(t, `INSERT INTO changes SELECT source, account, object_type, object_id, row_number() OVER (), 1, false,
 		false, updated_at FROM objects`)
