@@ -12,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -66,6 +68,31 @@ func (s *schemas) param(p operations.Param) object {
 		schema["default"] = p.Default
 	}
 	return schema
+}
+
+// enumOf returns the words of a result that has those of a parameter; nil if it has no fixed set.
+func enumOf(in reflect.Type, f reflect.StructField) []string {
+	var params any
+	name := "status"
+	switch {
+	case in == reflect.TypeFor[effects.Effect]() && f.Name == "State":
+		params, name = operations.EffectParams{}, "state"
+	case f.Name != "Status":
+		return nil
+	case in == reflect.TypeFor[runs.Run]():
+		params = operations.RunParams{}
+	case in == reflect.TypeFor[events.Item]():
+		params = operations.EventFilter{}
+	case slices.Contains([]reflect.Type{reflect.TypeFor[events.Outcome](), reflect.TypeFor[events.Original](),
+		reflect.TypeFor[operations.HistoryEvent]()}, in):
+		params = operations.OutcomeParams{}
+	case in == reflect.TypeFor[operations.FailureGroup]():
+		params = operations.FailureParams{}
+	default:
+		return nil
+	}
+	all := operations.Params(params)
+	return all[slices.IndexFunc(all, func(p operations.Param) bool { return p.Name == name })].Values
 }
 
 // of describes a type as encoding/json writes it. option is the option of its JSON tag.
@@ -180,6 +207,9 @@ func (s *schemas) members(t reflect.Type, into object, required map[string]bool)
 			continue
 		}
 		schema := s.of(f.Type, option)
+		if words := enumOf(t, f); words != nil {
+			schema["enum"] = words
+		}
 		text := s.comments.field(s.t, t, f.Name)
 		if f.Type != reflect.TypeFor[json.RawMessage]() { // the state of an object is no state of its life
 			text = cmp.Or(text, s.meanings[name])
