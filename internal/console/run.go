@@ -38,8 +38,10 @@ func (c *Console) runPage(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Kind: "Run " + id(run.ID), Title: sentenceCase(run.Job), Lead: []cell{runBadge(run)},
 		Text: visible(describeRun(run)) + "."}
-	if run.Status == runs.Queued || run.Status == runs.Running {
+	switch run.Status {
+	case runs.AwaitingApproval, runs.Queued, runs.Running:
 		v.Refresh = openRunRefresh
+	case runs.Paused, runs.Done, runs.Failed, runs.Cancelled:
 	}
 	v.Notes = runNotes(r, run)
 	v.Blocks = append(v.Blocks, progressBlock(r, run), requestBlock(r, run))
