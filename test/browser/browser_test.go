@@ -2,9 +2,14 @@ package browser_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,12 +21,16 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/postern-gateway/postern/internal/testkit/stripefake"
 )
 
-// tab is a page of a browser.
+// tab is a page of a browser that shows an instance. It has its own cookies.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
+	in  *running
 
 	mu       sync.Mutex
 	problems []string
@@ -31,35 +40,61 @@ type tab struct {
 	allowed []string
 }
 
-// program returns the browser.
-func program(t *testing.T) string {
+// browserPath returns the program of the browser.
+func browserPath() (string, error) {
 	for _, name := range []string{os.Getenv("CHROMIUM"), "chromium", "chromium-headless-shell", "google-chrome"} {
 		if path, err := exec.LookPath(name); name != "" && err == nil {
-			return path
+			return path, nil
 		}
 	}
-	t.Fatal("Chromium is not installed: run make prerequisites, or set CHROMIUM to a browser")
-	return ""
+	return "", errors.New("Chromium is not installed: run make prerequisites, or set CHROMIUM to a browser")
 }
 
-// open starts a browser. The test fails for each error in its console, each exception, each report
-// of the policy, each dialog and each request to another server.
+// browser is the process that all tabs share.
+var browser struct {
+	ctx    context.Context
+	cancel []context.CancelFunc
+}
+
+// reboundName is a host name that leads to this machine, as after a rebinding of DNS.
+const reboundName = "rebound.example"
+
+func startBrowser() error {
+	path, err := browserPath()
+	if err != nil {
+		return err
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.DisableGPU, chromedp.Flag("host-resolver-rules", "MAP "+reboundName+" 127.0.0.1"))
+	allocator, cancelBrowser := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, cancelTab := chromedp.NewContext(allocator)
+	browser.ctx, browser.cancel = ctx, []context.CancelFunc{cancelTab, cancelBrowser}
+	return chromedp.Do(ctx, chromedp.Navigate("about:blank"))
+}
+
+func closeBrowser() {
+	for _, cancel := range browser.cancel {
+		cancel()
+	}
+}
+
+// open opens a tab that shows the instance without tokens.
 func open(t *testing.T) *tab {
 	t.Helper()
-	b := &tab{t: t}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program(t)), chromedp.NoSandbox,
-		chromedp.DisableGPU)
-	ctx, cancelBrowser := chromedp.NewExecAllocator(t.Context(), options...)
-	ctx, cancelTab := chromedp.NewContext(ctx)
+	return openOn(t, &instance)
+}
+
+// openOn opens a tab. The test fails for each error in its console, each exception, each report of
+// the policy, each dialog and each request to another server.
+func openOn(t *testing.T, in *running) *tab {
+	t.Helper()
+	b := &tab{t: t, in: in}
+	ctx, cancelTab := chromedp.NewContext(browser.ctx, chromedp.WithNewBrowserContext())
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	b.ctx = ctx
-	t.Cleanup(func() { cancel(); cancelTab(); cancelBrowser() })
-	if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil { // starts the browser
-		t.Fatal(err)
-	}
-	if err := chromedp.Listen(ctx, b.heard); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { cancel(); cancelTab() })
+	must(t, chromedp.Do(ctx, chromedp.Navigate("about:blank")))
+	must(t, chromedp.Listen(ctx, b.heard))
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -82,7 +117,7 @@ func (b *tab) heard(ev any) {
 		b.problem("dialog: %s", e.Message)
 	case *network.EventRequestWillBeSent:
 		b.requests++
-		if !strings.HasPrefix(e.Request.URL, instance.Console+"/") && !strings.HasPrefix(e.Request.URL, "data:") &&
+		if !strings.HasPrefix(e.Request.URL, b.in.Console+"/") && !strings.HasPrefix(e.Request.URL, "data:") &&
 			!strings.HasPrefix(e.Request.URL, "about:") {
 			b.problem("request to %s", e.Request.URL)
 		}
@@ -117,10 +152,16 @@ func (b *tab) address() string {
 	return at
 }
 
-// visit opens a page of the console.
+// visit opens a page of the console, which must not show a secret.
 func (b *tab) visit(path string) {
 	b.t.Helper()
-	b.do(chromedp.Navigate(instance.Console + path))
+	b.do(chromedp.Navigate(b.in.Console + path))
+	page := eval[string](b, `document.documentElement.outerHTML`)
+	for _, secret := range []string{firstSecret, secondSecret, acmeSecret, stripefake.Key, stripefake.Secret} {
+		if strings.Contains(page, secret) {
+			b.t.Errorf("%s shows the secret %s", path, secret)
+		}
+	}
 }
 
 // eval returns the value of an expression in the page.
@@ -136,16 +177,141 @@ func eval[T any](b *tab, expression string, options ...chromedp.EvaluateOption) 
 // waitFor waits until an expression in the page is true.
 func (b *tab) waitFor(expression string) {
 	b.t.Helper()
-	began := time.Now()
-	for range time.Tick(50 * time.Millisecond) {
+	var last error
+	if !until(time.Minute, func() bool {
 		is, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("!!("+expression+")"))
-		if err == nil && is {
-			return
-		}
-		if time.Since(began) > 20*time.Second {
-			b.t.Fatalf("%s is not true at %s: %v", expression, b.address(), err)
-		}
+		last = err
+		return err == nil && is
+	}) {
+		b.t.Fatalf("%s is not true at %s: %v", expression, b.address(), last)
 	}
+}
+
+// says waits until the page has all texts.
+func (b *tab) says(texts ...string) {
+	b.t.Helper()
+	missing := ""
+	if !until(time.Minute, func() bool {
+		shown, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.body.innerText`))
+		missing = shown
+		absent := func(text string) bool { return !strings.Contains(shown, text) }
+		return err == nil && !slices.ContainsFunc(texts, absent)
+	}) {
+		b.t.Fatalf("%s does not say %q:\n%s", b.address(), texts, missing)
+	}
+}
+
+// saysNot fails if the content of the page has a text.
+func (b *tab) saysNot(text string) {
+	b.t.Helper()
+	if shown := eval[string](b, `document.getElementById("main").innerText`); strings.Contains(shown, text) {
+		b.t.Errorf("%s says %q:\n%s", b.address(), text, shown)
+	}
+}
+
+// at waits until the page has an address that begins with a path.
+func (b *tab) at(path string) {
+	b.t.Helper()
+	b.waitFor(`document.readyState === "complete" && (location.pathname + location.search).startsWith(` +
+		quote(path) + `)`)
+}
+
+// quote returns a text as JavaScript.
+func quote(text string) string {
+	quoted, _ := json.Marshal(text) // a text is always valid
+	return string(quoted)
+}
+
+// click clicks the first link or button in the content of the page whose text begins with a label.
+func (b *tab) click(label string) {
+	b.t.Helper()
+	b.waitFor(`[...document.querySelectorAll("main a, main button, main summary")].some(e =>
+		!e.disabled && e.innerText.trim().startsWith(` + quote(label) + `) && (e.click(), true))`)
+}
+
+// submit opens the form of a change, fills in its parameters, and sends it so many times at once.
+func (b *tab) submit(times int, label string, namesAndValues ...string) {
+	b.t.Helper()
+	b.waitFor(fmt.Sprintf(`[...document.querySelectorAll("details.action")].some(d => {
+		if (!d.querySelector("summary").innerText.startsWith(%s)) return false;
+		d.open = true;
+		const given = %s, form = d.querySelector("form");
+		for (let i = 0; i < given.length; i += 2) {
+			const input = form.querySelector('[name="' + given[i] + '"]');
+			if (input) input.value = given[i + 1];
+		}
+		for (let i = 0; i < %d; i++) form.querySelector(":scope > button").click();
+		return true;
+	})`, quote(label), list(namesAndValues), times))
+}
+
+func list(texts []string) string {
+	all := make([]string, len(texts))
+	for i, text := range texts {
+		all[i] = quote(text)
+	}
+	return "[" + strings.Join(all, ", ") + "]"
+}
+
+// disabled returns the reason why a change is disabled; "" if it is not.
+func (b *tab) disabled(label string) string {
+	b.t.Helper()
+	return eval[string](b, `[...document.querySelectorAll("span.disabled")].find(s =>
+		s.innerText.startsWith(`+quote(label)+`))?.querySelector("small").innerText ?? ""`)
+}
+
+// find enters a text into the search field.
+func (b *tab) find(text string) {
+	b.t.Helper()
+	b.visit("/console/help")
+	b.do(chromedp.SendKeys(`header [name="q"]`, text+kb.Enter))
+	b.waitFor(`document.readyState === "complete" && location.pathname !== "/console/help"`)
+}
+
+// login logs in to the guarded instance with a new token of a role.
+func login(t *testing.T, name, role string) *tab {
+	t.Helper()
+	token, err := guarded.postern("token", "create", "--name", name, "--role", role)
+	must(t, err)
+	b := openOn(t, &guarded)
+	b.visit("/console/login")
+	b.enter(token)
+	b.at("/console/")
+	b.waitFor(`document.querySelector("details.who summary").innerText.includes(` + quote(name) + `)`)
+	return b
+}
+
+// enter enters a token into the form of the login.
+func (b *tab) enter(token string) {
+	b.t.Helper()
+	b.do(chromedp.SetValue(`[name="token"]`, token), chromedp.Click("main form button"))
+}
+
+// get reads a path of an instance with a token; "" for none.
+func get(t *testing.T, address, token string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	must(t, err)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := http.DefaultClient.Do(req)
+	must(t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	must(t, err)
+	if res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s: %s", address, res.Status, body)
+	}
+	return string(body)
+}
+
+// items reads a list of the API of the instance without tokens.
+func items[T any](t *testing.T, path string) []T {
+	t.Helper()
+	var page struct{ Items []T }
+	must(t, json.Unmarshal([]byte(get(t, instance.Console+"/api/v1/"+path, "")), &page))
+	return page.Items
 }
 
 // call sends a command to the browser.

@@ -1,9 +1,7 @@
 package browser_test
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -127,14 +125,5 @@ func TestConsole_foreignPage_changesNothing(t *testing.T) {
 
 func audit(t *testing.T) string {
 	t.Helper()
-	res, err := http.Get(instance.Console + "/api/v1/audit")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil || !json.Valid(body) {
-		t.Fatal(string(body), err)
-	}
-	return string(body)
+	return get(t, instance.Console+"/api/v1/audit", "")
 }

@@ -1,0 +1,72 @@
+package browser_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// What an operator types stays while the page is read again. A form on a page that a colleague has
+// overtaken gets a sentence.
+func TestRun_typedReason_staysDuringRefreshes(t *testing.T) {
+	b, colleague := open(t), open(t)
+	colleague.allowed = []string{"400", "409"}
+	b.visit("/console/runs/new/replay?source=stripe&rate=1")
+	b.submit(1, "Start the replay", "p.reason", "slowly")
+	b.at("/console/runs/")
+	b.says("running")
+	colleague.visit(eval[string](b, `location.pathname`))
+	b.click("Cancel")
+	b.do(chromedp.SendKeys(`details.action[open] [name="p.reason"]`, "typed slow"))
+	shown := eval[string](b, `document.getElementById("progress").innerText`)
+	for range 2 {
+		b.waitFor(`document.getElementById("progress").innerText !== ` + quote(shown))
+		shown = eval[string](b, `document.getElementById("progress").innerText`)
+	}
+	b.do(chromedp.KeyEvent("ly"))
+	if got := eval[string](b, `document.querySelector('details.action[open] [name="p.reason"]')?.value ??
+		"closed"`); got != "typed slowly" {
+		t.Errorf("the reason is %q after the page was read again", got)
+	}
+	b.do(chromedp.Click("details.action[open] form > button"))
+	b.says("Done: Cancel", "cancelled")
+	colleague.submit(1, "Pause", "p.reason", "too late")
+	colleague.says("The reason that you entered: too late", "Back to the page")
+}
+
+// A session that ends while the operator fills in a form loses nothing of what he entered.
+func TestSession_endedBeforeAForm_keepsTheReason(t *testing.T) {
+	guarded.accept(t, "stripe", stripeSecret, stripeEvent("evt_night", "invoice.paid", "in_night", time.Now()))
+	b := login(t, "mia", "operator,approver")
+	if !until(time.Minute, func() bool {
+		b.visit("/console/find?q=receipt:in_night")
+		return eval[bool](b, `location.pathname.startsWith("/console/effects/")`)
+	}) {
+		t.Fatal("the effect is not found")
+	}
+	page := eval[string](b, `location.pathname`)
+	_, err := guarded.postern("token", "revoke", "mia", "--reason", "a test")
+	must(t, err)
+	b.submit(1, "Approve", "p.reason", "entered at night")
+	b.at("/console/login")
+	token, err := guarded.postern("token", "create", "--name", "mia2", "--role", "operator,approver")
+	must(t, err)
+	b.enter(token)
+	b.at(page)
+	b.says("Not done: Approve", "The reason that you entered: entered at night", "awaiting approval")
+
+	second := openOn(t, &guarded)
+	second.allowed = []string{"400", "409"}
+	second.visit("/console/login")
+	second.enter(token)
+	second.at("/console/")
+	second.visit(page)
+	b.submit(1, "Approve", "p.reason", "first")
+	b.says("Done: Approve")
+	second.submit(1, "Approve", "p.reason", "second")
+	second.says("The reason that you entered: second", "Back to the page")
+	if sent := mails.received("in_night"); len(sent) > 1 {
+		t.Errorf("the destination got %q", sent)
+	}
+}
