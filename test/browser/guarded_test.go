@@ -12,8 +12,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// Without a login there is no page. A login replaces whatever session the browser had, and ends with
-// its token.
+// Without a login there is no page. A login replaces whatever session the browser had, and ends
+// with its token.
 func TestLogin_tokenRevoked_endsTheSession(t *testing.T) {
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	for _, path := range open(t).navigation() {
