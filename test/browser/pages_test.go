@@ -53,6 +53,7 @@ func axeRun(coloursOnly bool) string {
 // Every page of the menu, and one of each kind of thing, is accessible in both colours and on
 // narrow screens, where only tables scroll sideways.
 func TestPages_colourAndWidth_areAccessible(t *testing.T) {
+	t.Parallel() // while others wait
 	script := axe(t)
 	b := open(t)
 	paths := b.navigation()
