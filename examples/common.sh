@@ -107,5 +107,7 @@ effects() { postern effects list --state "$1" --limit 1000 | grep -c " $1 " || t
 
 # all_done NUMBER succeeds when so many effects are done and there are no others.
 all_done() {
-  [[ $(effects "done") == "$1" ]] && [[ $(postern effects list --limit 1000 | tail -n +2 | grep -c .) == "$1" ]]
+  local all
+  all=$(postern effects list --limit 1000 | tail -n +2)
+  [[ $(grep -c . <<<"$all") == "$1" && $(grep -c ' done ' <<<"$all") == "$1" ]]
 }

@@ -122,14 +122,17 @@ func TestChanges_programsAreKilled_copiesEqualMirror(t *testing.T) {
 					return nil
 				})
 			}
-			n := 0
+			n, changes := 0, 40
+			if testing.Short() {
+				changes = 12
+			}
 			for round := range 4 {
-				for range 40 {
+				for range changes {
 					n++
 					m.change(t, fmt.Sprintf(`state = '{"n": %d}'`, n), fmt.Sprint("o", n%50), fmt.Sprint("p", n%7))
 				}
 				cmd := start()
-				for range 20 { // while it reads
+				for range changes / 2 { // while it reads
 					n++
 					m.change(t, fmt.Sprintf(`state = '{"n": %d}'`, n), fmt.Sprint("o", n%50), fmt.Sprint("p", n%7))
 				}
