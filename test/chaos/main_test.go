@@ -88,42 +88,30 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Under load, PostgreSQL's primary is lost and its standby promoted. The new primary then rejects
-// writes, and then stalls. Meanwhile one of three NATS servers is killed, one stalls, one is
-// partitioned, and all are restarted in turn. Gateways and processors recover automatically, and no
-// acknowledged event is missing.
-func TestSite_databaseAndNATSFail_keepsPromises(t *testing.T) {
+// Under load and behind a load balancer that follows readiness, a NATS server is partitioned, all
+// daemons are restarted in turn, and then servers fail. No acknowledged event is missing, and all
+// are applied.
+func TestSite_serversFailAndDaemonsRestart_keepsPromises(t *testing.T) {
 	t.Parallel()
-	r := setup(t, sources)
-	r.allFaults = true
-	faults := [][]fault{
-		{},
-		{named("primary lost, standby promoted", 2*sec, sec), named("PostgreSQL read-only", 7*sec, 2*sec),
-			named("primary paused", 10*sec, 2*sec)},
-		{named("NATS server killed", sec, 2*sec), named("NATS server paused", 4*sec, 2*sec),
-			named("NATS partitioned", 7*sec, 5*sec),
-			named("NATS servers restarted in turn", 12*sec, 0)},
+	r := setup(t, strings.Replace(sources, "drain_delay: 1s", "drain_delay: 8s", 1))
+	b := balance(t, r.site.Gateways)
+	r.senders.urls, r.senders.pause = []string{"http://" + b.listener.Addr().String()}, 20*time.Millisecond
+	stop := r.sending(t, 8)
+	r.partitionNATSServer(t)
+	r.restartDaemons(t, b)
+	if n := r.senders.retries.Load(); n > 0 {
+		t.Errorf("%d of %d tries failed: %s", n, r.senders.deliveries.Load(), *r.senders.failure.Load())
 	}
-	must(t, r.execute(t.Context(), 15*time.Second, 8, faults))
-	if len(r.happened) != 7 {
-		t.Errorf("%d faults, want 7", len(r.happened))
-	}
-	if ended := r.ended(); len(ended) > 0 {
-		t.Errorf("daemons ended by themselves: %v", ended)
-	}
-	if r.senders.spooled.Load() == 0 {
-		t.Error("no delivery was spooled while PostgreSQL rejected writes")
-	}
+	r.failServers(t)
+	stop()
 	r.requirePromises(t)
 }
 
-// All our processes are connected to one NATS server when it is partitioned from the two others.
-// They can still reach it, but connect to another one. Events that arrive during the partition are
-// applied.
-func TestSite_natsServerPartitioned_processesReconnect(t *testing.T) {
-	t.Parallel()
-	r := setup(t, sources)
-	stop := r.sending(t, 4)
+// partitionNATSServer partitions the NATS server to which all our processes are connected from the
+// two others. They can still reach it, but connect to another one: events that arrive during the
+// partition are applied.
+func (r *run) partitionNATSServer(t *testing.T) {
+	t.Helper()
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: r.site.Postgres.PrimaryURL(), MaxConns: 1})
 	must(t, err)
 	defer pool.Close()
@@ -135,10 +123,57 @@ func TestSite_natsServerPartitioned_processesReconnect(t *testing.T) {
 	nats.ClientLinks[1].Restore()
 	nats.ClientLinks[2].Restore()
 	applied(t, pool)
-
 	nats.Rejoin()
-	stop()
-	r.requirePromises(t)
+}
+
+// restartDaemons restarts each daemon only after the balancer uses the previous one again, as in
+// any rolling restart. Processors come first: messages on their way to a stopped one are delivered
+// again after 30 seconds, which then pass while the gateways drain.
+func (r *run) restartDaemons(t *testing.T, b *balancer) {
+	t.Helper()
+	for _, d := range slices.Concat(r.site.Processors[:], r.site.Gateways[:]) {
+		before := r.senders.acknowledged.Load()
+		testkit.Eventually(t, time.Minute, func() error {
+			if n := r.senders.acknowledged.Load() - before; n < 20 {
+				return fmt.Errorf("%d more are acknowledged, want 20", n)
+			}
+			return nil
+		})
+		if err := d.Restart(); err != nil {
+			t.Error(err)
+		}
+		must(t, d.Ready(t.Context()))
+		b.waitForUse(t, d)
+	}
+}
+
+// failServers loses the primary of PostgreSQL and promotes its standby, which then rejects writes,
+// and then stalls. Meanwhile one of three NATS servers is killed, one stalls, one is partitioned,
+// and all are restarted in turn. Gateways and processors recover automatically.
+func (r *run) failServers(t *testing.T) {
+	t.Helper()
+	var groups sync.WaitGroup
+	began := time.Now()
+	for _, faults := range [][]fault{
+		{named("primary lost, standby promoted", 2*sec, sec), named("PostgreSQL read-only", 7*sec, 2*sec),
+			named("primary paused", 10*sec, 2*sec)},
+		{named("NATS server killed", sec, 2*sec), named("NATS server paused", 4*sec, 2*sec),
+			named("NATS partitioned", 7*sec, 5*sec), named("NATS servers restarted in turn", 12*sec, 0)},
+	} {
+		groups.Go(func() { r.injectFaults(t.Context(), began, faults, false) })
+	}
+	groups.Wait()
+	if len(r.happened) != 7 {
+		t.Errorf("%d faults, want 7", len(r.happened))
+	}
+	must(t, r.supervise())
+	must(t, r.site.Recover(t.Context()))
+	if ended := r.ended(); len(ended) > 0 {
+		t.Errorf("daemons ended by themselves: %v", ended)
+	}
+	if r.senders.spooled.Load() == 0 {
+		t.Error("no delivery was spooled while PostgreSQL rejected writes")
+	}
 }
 
 // applied waits until 100 events that arrive after the call have an outcome.
@@ -156,38 +191,6 @@ func applied(t *testing.T, pool *pgxpool.Pool) {
 		return fmt.Errorf("%d events are applied, want 100", n)
 	})
 	t.Logf("100 events are applied after %s", time.Since(began).Round(100*time.Millisecond))
-}
-
-// Both gateways and both processors are restarted in turn, under load and behind a load balancer
-// that follows readiness. No delivery fails.
-func TestSite_rollingRestart_failsNoDelivery(t *testing.T) {
-	t.Parallel()
-	r := setup(t, strings.Replace(sources, "drain_delay: 1s", "drain_delay: 8s", 1))
-	b := balance(t, r.site.Gateways)
-	r.senders.urls = []string{"http://" + b.listener.Addr().String()}
-	stop := r.sending(t, 8)
-	// The next daemon is stopped only after the balancer uses the previous one again, as in any
-	// rolling restart. Processors come first: messages on their way to a stopped one are delivered
-	// again after 30 seconds, which then pass while the gateways drain.
-	for _, d := range slices.Concat(r.site.Processors[:], r.site.Gateways[:]) {
-		before := r.senders.acknowledged.Load()
-		testkit.Eventually(t, time.Minute, func() error {
-			if n := r.senders.acknowledged.Load() - before; n < 20 {
-				return fmt.Errorf("%d more are acknowledged, want 20", n)
-			}
-			return nil
-		})
-		if err := d.Restart(); err != nil {
-			t.Error(err)
-		}
-		must(t, d.Ready(t.Context()))
-		b.waitForUse(t, d)
-	}
-	stop()
-	if n := r.senders.retries.Load(); n > 0 {
-		t.Errorf("%d of %d tries failed: %s", n, r.senders.deliveries.Load(), *r.senders.failure.Load())
-	}
-	r.requirePromises(t)
 }
 
 // balancer is one address in front of two gateways. It polls their readiness and gives new

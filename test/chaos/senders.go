@@ -28,6 +28,8 @@ type senders struct {
 	http    [2]*http.Client
 	journal *journal
 	silence *silence
+	// pause follows each delivery of a sender.
+	pause time.Duration
 
 	deliveries, acknowledged, spooled, retries, refused atomic.Int64
 
@@ -56,6 +58,9 @@ func (c *senders) run(ctx context.Context, n int, all <-chan sent) {
 		group.Go(func() {
 			for s := range all {
 				c.deliver(ctx, i, s)
+				if c.pause > 0 {
+					sleep(ctx, c.pause)
+				}
 			}
 		})
 	}
