@@ -27,8 +27,8 @@ type instance struct {
 	*process
 }
 
-// newInstance prepares an instance in a folder. If PostgreSQL's account cannot enter that folder,
-// the database is in another one, which is removed too.
+// newInstance prepares an instance in a folder, with a copy of the tests' cluster. If PostgreSQL's
+// account cannot enter that folder, the database is in another one, which is removed too.
 func newInstance(t *testing.T, bin, dir string) *instance {
 	t.Helper()
 	cluster, moved, err := postgres.ClusterDir(filepath.Join(dir, "postgres"))
@@ -36,6 +36,7 @@ func newInstance(t *testing.T, bin, dir string) *instance {
 	if moved {
 		t.Cleanup(func() { _ = os.RemoveAll(cluster) })
 	}
+	must(t, testkit.PrepareCluster(t.Context(), cluster))
 	t.Logf("state in %s, database in %s", dir, cluster)
 	return &instance{program: filepath.Join(bin, "postern"), dir: dir}
 }
@@ -148,7 +149,8 @@ func (p *process) hangup(t *testing.T) {
 }
 
 // Every program that accepts or applies deliveries reloads its sources at SIGHUP, and automatically
-// when its file has changed. It still stops in order after that.
+// when its file has changed. It still stops in order after that. For dev see
+// TestDev_terminalCloses_stops.
 func TestReload_sighupOrChangedFile_reloads(t *testing.T) {
 	t.Parallel()
 	bin := build(t)
@@ -160,9 +162,7 @@ func TestReload_sighupOrChangedFile_reloads(t *testing.T) {
 		"gateway":             {program: "gateway"},
 		"processor":           {program: "processor"},
 		"serve":               {program: "postern", args: []string{"serve"}},
-		"dev":                 {program: "postern", args: []string{"dev"}},
 		"gateway under nohup": {program: "gateway", ignored: true},
-		"serve under nohup":   {program: "postern", args: []string{"serve"}, ignored: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
