@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 const playgroundDir = ".playground"
@@ -165,10 +164,7 @@ func (w *walker) checkPlaygroundFaults(t *testing.T) {
 // folder is removed.
 func (w *walker) checkPlaygroundEnd(t *testing.T) {
 	t.Helper()
-	cluster, _, err := postgres.ClusterDir(filepath.Join(w.folder, playgroundDir, "postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster := w.clusterDir(t, playgroundDir)
 	lock, err := os.ReadFile(filepath.Join(cluster, "data", "postmaster.pid"))
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@
 //     and later commands get the ids that were printed.
 //   - "..." stands for any lines, and at the end of a line for any words.
 //   - A command must end with status 0, or otherwise if its line ends in "  # fails".
-//   - A command that only reads is repeated until its output is as shown, at most for a minute.
+//   - A command that only reads is repeated until its output is as shown, at most for 5 minutes.
 //   - A block with terminal=N runs its command in the background until the lines appeared. A
 //     further block of that terminal waits for more lines. The line "^C" interrupts the command.
 //   - A block of another language with file=NAME is written to that file.
@@ -54,6 +54,10 @@ func TestPages_commands_printWhatIsShown(t *testing.T) {
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			w := newWalker(t, bin)
+			// Instances find an existing cluster; those of the playground make their own.
+			if err := testkit.PrepareCluster(t.Context(), w.clusterDir(t, ".postern")); err != nil {
+				t.Fatal(err)
+			}
 			if err := w.walk(parsePage(read(t, name))); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}

@@ -25,7 +25,7 @@ import (
 const (
 	// outputWithin is how long a command that only reads is repeated until it prints what is shown,
 	// and how long a background command has to print it.
-	outputWithin = time.Minute
+	outputWithin = 5 * time.Minute
 	// commandWithin is how long a command may take.
 	commandWithin = 2 * time.Minute
 )
@@ -72,7 +72,7 @@ func newWalker(t *testing.T, programs string) *walker {
 			}
 		}
 		for _, dir := range []string{".postern", ".playground"} {
-			if cluster, moved, err := postgres.ClusterDir(filepath.Join(folder, dir, "postgres")); err == nil && moved {
+			if cluster := w.clusterDir(t, dir); !strings.HasPrefix(cluster, folder) {
 				_ = os.RemoveAll(cluster)
 			}
 		}
@@ -81,6 +81,16 @@ func newWalker(t *testing.T, programs string) *walker {
 		}
 	})
 	return w
+}
+
+// clusterDir returns the directory of the PostgreSQL of an instance in a folder of the page.
+func (w *walker) clusterDir(t *testing.T, folder string) string {
+	t.Helper()
+	dir, _, err := postgres.ClusterDir(filepath.Join(w.folder, folder, "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // environment returns the environment without variables that configure Postern, PostgreSQL or
