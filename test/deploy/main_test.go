@@ -15,7 +15,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/fstest"
 
 	"github.com/goccy/go-yaml"
 
@@ -153,10 +155,39 @@ func hasPassword(database string) error {
 	return nil
 }
 
+// scriptsSecrets runs deploy/secrets.sh, which runs deploy/certificates.sh. The tests share its
+// files, because each certificate takes several processes.
+var scriptsSecrets = sync.OnceValues(func() (fstest.MapFS, error) {
+	dir, err := os.MkdirTemp("", "postern-deploy-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	if out, err := exec.Command(deployed("secrets.sh"), dir).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("secrets.sh: %w\n%s", err, out)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	files := fstest.MapFS{}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		files[e.Name()] = &fstest.MapFile{Data: text}
+	}
+	return files, nil
+})
+
 // allSecrets returns a folder with the secrets of secrets.sh, and the one that the provider issues.
 func allSecrets(t *testing.T) string {
 	t.Helper()
-	dir := madeSecrets(t)
+	files, err := scriptsSecrets()
+	must(t, err)
+	dir := t.TempDir()
+	must(t, os.CopyFS(dir, files))
 	write(t, filepath.Join(dir, "stripe"), secret+"\n")
 	return dir
 }

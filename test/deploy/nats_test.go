@@ -28,20 +28,13 @@ import (
 // natsWithin is how long a server may take to start, and three servers to elect a leader.
 const natsWithin = 60 * time.Second
 
-// certificates creates certificates with deploy/certificates.sh.
-func certificates(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	runs(t, exec.CommandContext(t.Context(), deployed("certificates.sh"), dir))
-	return dir
-}
-
 // natsOptions reads one of our configurations as the server does. The certificates in certs replace
-// those in its folder.
+// those in its folder. compose.yaml mounts ca.crt as nats_ca.crt.
 func natsOptions(t *testing.T, file, folder, certs string) *server.Options {
 	t.Helper()
 	dir := t.TempDir()
-	text := strings.NewReplacer(folder, certs, "$SERVER_NAME", "n1").Replace(read(t, deployed(file)))
+	text := strings.NewReplacer(folder+"/nats_ca.crt", certs+"/ca.crt", folder, certs, "$SERVER_NAME",
+		"n1").Replace(read(t, deployed(file)))
 	write(t, filepath.Join(dir, "nats.conf"), text)
 	write(t, filepath.Join(dir, "nats-accounts.conf"), read(t, deployed("nats-accounts.conf")))
 	o, err := server.ProcessConfigFile(filepath.Join(dir, "nats.conf"))
@@ -68,11 +61,7 @@ func startNATS(t *testing.T, o *server.Options) *server.Server {
 // composeNATS starts the server of deploy/compose on a free port and returns its URL.
 func composeNATS(t *testing.T, certs string) string {
 	t.Helper()
-	prepared := filepath.Join(t.TempDir(), "secrets")
-	must(t, os.CopyFS(prepared, os.DirFS(certs)))
-	write(t, filepath.Join(prepared, "nats_ca.crt"), read(t, filepath.Join(certs, "ca.crt")))
-	s := startNATS(t, natsOptions(t, "compose/nats.conf", "/run/secrets", prepared))
-	return tlsURL(s)
+	return tlsURL(startNATS(t, natsOptions(t, "compose/nats.conf", "/run/secrets", certs)))
 }
 
 func tlsURL(s *server.Server) string {
@@ -117,7 +106,7 @@ func daemon(t *testing.T, certs, user, urls string) *stream.Conn {
 // without one of them.
 func TestNATS_cluster_worksWithoutOneServer(t *testing.T) {
 	t.Parallel()
-	certs := certificates(t)
+	certs := allSecrets(t)
 	servers := make([]*server.Server, 3)
 	for i := range servers {
 		o := natsOptions(t, "nats.conf", "/etc/nats", certs)
@@ -175,7 +164,7 @@ func streamInfo(t *testing.T, js jetstream.JetStream, name string) *jetstream.St
 // An authority whose key is stored elsewhere is not replaced.
 func TestSecrets_authoritysKeyElsewhere_keepsAuthority(t *testing.T) {
 	t.Parallel()
-	dir := madeSecrets(t)
+	dir := allSecrets(t)
 	file := func(name string) string { return filepath.Join(dir, name) }
 	authority := read(t, file("ca.crt"))
 	for _, name := range []string{"ca.key", "pgpass_gateway"} {
@@ -195,7 +184,7 @@ func TestSecrets_authoritysKeyElsewhere_keepsAuthority(t *testing.T) {
 // Each user has only the permissions that it needs. A client without a certificate cannot connect.
 func TestNATS_users_haveOnlyTheirPermissions(t *testing.T) {
 	t.Parallel()
-	certs := certificates(t)
+	certs := allSecrets(t)
 	url := composeNATS(t, certs)
 	if err := daemon(t, certs, "gateway", url).Ensure(t.Context(), stream.DefaultLimits); err != nil {
 		t.Fatalf("gateway: %v", err)
@@ -276,8 +265,7 @@ func refused(t *testing.T, certs, user, url, subject string) {
 // The limits of the files are large enough for the default configuration of the streams.
 func TestNATS_limits_fitStreams(t *testing.T) {
 	t.Parallel()
-	certs := certificates(t)
-	write(t, filepath.Join(certs, "nats_ca.crt"), read(t, filepath.Join(certs, "ca.crt")))
+	certs := allSecrets(t)
 	var c config.Config
 	c.Complete()
 	for file, folder := range map[string]string{"nats.conf": "/etc/nats", "compose/nats.conf": "/run/secrets"} {

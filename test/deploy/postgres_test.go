@@ -144,20 +144,12 @@ func freePort(t *testing.T) (port int) {
 	return port
 }
 
-// madeSecrets creates secrets with deploy/secrets.sh.
-func madeSecrets(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	runs(t, exec.CommandContext(t.Context(), deployed("secrets.sh"), dir))
-	return dir
-}
-
 // PostgreSQL starts with only deploy/postgresql.conf. An administrator that is no superuser, as in
 // a managed service, runs deploy/logins.sql. With these logins and their passwords, the schema is
 // migrated and each part runs. No login has more privileges than it needs.
 func TestPostgres_logins_haveOnlyTheirPrivileges(t *testing.T) {
 	t.Parallel()
-	secrets, s := madeSecrets(t), startPostgres(t)
+	secrets, s := allSecrets(t), startPostgres(t)
 	t.Run("settings", s.checkSettings)
 	s.exec(t, "DROP DATABASE postern") // an administrator creates this database in production
 	s.exec(t, "CREATE ROLE admin1 LOGIN CREATEROLE CREATEDB")

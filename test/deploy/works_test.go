@@ -46,7 +46,7 @@ sources:
 // checkWorks runs the daemons of the unpacked image. If the test runs as root, they run in a chroot
 // as the image's account. Otherwise they run directly from the unpacked folder.
 func (img *image) checkWorks(t *testing.T) {
-	db, certs := testkit.Database(t), certificates(t)
+	db, certs := testkit.Database(t), allSecrets(t)
 	// The test's PostgreSQL has only a socket, which the chroot does not contain.
 	proxy := testkit.Proxy(t, db.URL)
 	database, nats := proxy.URL, composeNATS(t, certs)
