@@ -327,7 +327,8 @@ func TestOutage_databaseReturns_pagesRecover(t *testing.T) {
 	}
 	list.says("Needs attention")
 	health.says("Backlog", "Spools")
-	health.waitFor(`!document.getElementById("main").innerText.includes("unavailable")`)
+	// the checks of the environment are repeated once a minute only
+	health.waitFor(`![...document.querySelectorAll(".note.bad")].some(n => n.innerText.includes("unavailable"))`)
 	form.submit(2, "Start the replay")
 	form.at("/console/runs/")
 	form.says("done")
