@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/migrations"
 )
 
 // PrepareCluster fills the directory of a new cluster with a copy of the template: the data of a
@@ -46,38 +47,40 @@ func PrepareCluster(ctx context.Context, dir string) (err error) {
 	return copyTree(ctx, template, filepath.Join(dir, "data"))
 }
 
-// templateName returns a name that changes with the migrations, with the code that makes a cluster,
-// and with PostgreSQL's version.
+// templateName returns a name that changes with the migrations in this program, with the code that
+// makes a cluster, and with PostgreSQL's version.
 func templateName(root string) (string, error) {
 	version, err := postgres.ServerVersion()
 	if err != nil {
 		return "", err
 	}
 	h := sha256.New()
-	for _, pattern := range []string{"migrations/*", "internal/postgres/*.go"} {
-		files, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			return "", err
-		}
-		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") {
-				continue
-			}
-			if err := addFile(h, file); err != nil {
-				return "", err
-			}
-		}
+	code := os.DirFS(filepath.Join(root, "internal", "postgres"))
+	if err := errors.Join(addFiles(h, migrations.Files, "*.sql"), addFiles(h, code, "*.go")); err != nil {
+		return "", err
 	}
 	return fmt.Sprintf("postgres-%d-%x", version, h.Sum(nil)[:6]), nil
 }
 
-func addFile(to io.Writer, file string) error {
-	text, err := os.ReadFile(file)
+// addFiles adds the files of a folder that match a pattern, except tests.
+func addFiles(to io.Writer, folder fs.FS, pattern string) error {
+	files, err := fs.Glob(folder, pattern)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(to, "%s %d\n%s", filepath.Base(file), len(text), text)
-	return err
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := fs.ReadFile(folder, file)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(to, "%s %d\n%s", file, len(text), text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // makeTemplate makes the data of a cluster and copies them to the template, in place of an older
