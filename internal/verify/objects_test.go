@@ -93,9 +93,9 @@ func TestVerify_rebuildPartlySwapped_isNote(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, source := range []int32{b.log.Source, b.log.Source + 1} {
-		b.exec(t, `INSERT INTO runs (job, actor, reason, params, status, counts, created_at, updated_at)
-			VALUES ('rebuild', 'me', '', jsonb_build_object('source', $1::int, 'type', ''), 'paused', '{"swapped": 1}',
-				now(), now())`, source)
+		b.exec(t, `INSERT INTO runs (job, actor, reason, detail, params, status, counts, created_at, updated_at)
+			VALUES ('rebuild', 'me', '', '', jsonb_build_object('source', $1::int, 'type', ''), 'paused',
+				'{"swapped": 1}', now(), now())`, source)
 	}
 	b.damage(t, `UPDATE objects SET state = '{}' WHERE object_id = 'obj_2'`)
 	b.damage(t, `DELETE FROM objects WHERE object_id = 'obj_3'`)
