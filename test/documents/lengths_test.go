@@ -22,7 +22,7 @@ var lengths = []lengthLimit{
 	{glob: "docs/README.md", words: 300},
 	{glob: "docs/tutorial/*.md", words: 2500},
 	{glob: "docs/how-to/*.md", words: 14300},
-	{glob: "docs/explanation/*.md", words: 8000},
+	{glob: "docs/explanation/*.md", words: 8100},
 	{glob: "docs/benchmarks.md", words: 2300},
 	{glob: "docs/decisions/*.md", words: 4700, pages: 20, each: 250},
 	{glob: "docs/reference/feeds.md", words: 1700},
