@@ -269,7 +269,7 @@ BEGIN
       SELECT o.source, o.account, o.object_type, o.object_id, false
       FROM outcomes o WHERE o.event_id = ANY(new_events) AND o.object <> 0) k
     GROUP BY 1, 2, 3, 4) k;
-  -- The rows in the order in which all transactions lock them.
+  -- Lock the rows in the order that all transactions use.
   PERFORM FROM jsonb_to_recordset(targets) AS t(source int, account text, object_type text, object_id text)
   CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = t.source AND o.account = t.account
     AND o.object_type = t.object_type AND o.object_id = t.object_id LIMIT 1 FOR NO KEY UPDATE) o;

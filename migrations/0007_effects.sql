@@ -182,6 +182,7 @@ CREATE TABLE effect_windows (
   object_id     text NOT NULL DEFAULT '',
   collected_until bigint,
   changes_until bigint,
+  summary       text NOT NULL DEFAULT '',
   clock_seconds bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (rule, source, object_type, cron, time_zone),
   CHECK (collected_until <= changes_until),
@@ -206,6 +207,8 @@ COMMENT ON COLUMN effect_windows.collected_until IS
   'Number of a change: the changes of the window were collected up to it. Null where the rule has no summary.';
 COMMENT ON COLUMN effect_windows.changes_until IS
   'Number of the last change of the window; without a window in progress, of the previous one.';
+COMMENT ON COLUMN effect_windows.summary IS
+  'Type and path of the rule''s summary, to which the two numbers belong. Empty where the rule has none.';
 COMMENT ON COLUMN effect_windows.clock_seconds IS
   'Value of effect_schedule_clock.seconds when a processor last had the rule.';
 
@@ -241,7 +244,8 @@ CREATE TABLE effect_window_changes (
   window_start timestamptz NOT NULL,
   number       bigint NOT NULL,
   changed_id   text NOT NULL,
-  PRIMARY KEY (rule, source, object_type, account, object_id, window_end, window_start, number)
+  summary      text NOT NULL,
+  PRIMARY KEY (rule, source, object_type, account, object_id, window_end, window_start, summary, number)
 )
 WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE effect_window_changes IS
@@ -257,6 +261,7 @@ COMMENT ON COLUMN effect_window_changes.window_start IS 'Start of the window.';
 COMMENT ON COLUMN effect_window_changes.number IS 'Number of the change.';
 COMMENT ON COLUMN effect_window_changes.changed_id IS
   'Id of the object that changed. Its type is that of the summary.';
+COMMENT ON COLUMN effect_window_changes.summary IS 'Type and path of the summary for which the change was collected.';
 
 CREATE TABLE effect_schedule_clock (
   singleton  boolean PRIMARY KEY DEFAULT true,

@@ -26,7 +26,7 @@ COMMENT ON COLUMN feed_cursors.moved_by IS 'Actor that last reported.';
 COMMENT ON COLUMN feed_cursors.behind_since IS
   'Time since which the cursor stands still with unread changes. Processors set it, and a report clears it.';
 COMMENT ON COLUMN feed_cursors.by_reader IS
-  'The last report is by a token below operator. No other such token may move the cursor.';
+  'The last report is by a token without the role operator. Only this token or an operator may move the cursor.';
 
 ALTER TABLE feed_cursors OWNER TO postern_maintenance;
 GRANT SELECT, INSERT, UPDATE, DELETE ON feed_cursors TO postern_operator;

@@ -369,7 +369,7 @@ BEGIN
       SELECT o.source, o.account, o.object_type, o.object_id, false
       FROM outcomes o WHERE o.event_id = ANY(new_events) AND o.object <> 0) k
     GROUP BY 1, 2, 3, 4) k;
-  -- The rows in the order in which all transactions lock them.
+  -- Lock the rows in the order that all transactions use.
   PERFORM FROM jsonb_to_recordset(targets) AS t(source int, account text, object_type text, object_id text)
   CROSS JOIN LATERAL (SELECT FROM objects o WHERE o.source = t.source AND o.account = t.account
     AND o.object_type = t.object_type AND o.object_id = t.object_id LIMIT 1 FOR NO KEY UPDATE) o;
@@ -1421,7 +1421,8 @@ CREATE TABLE postern.effect_window_changes (
     window_end timestamp with time zone NOT NULL,
     window_start timestamp with time zone NOT NULL,
     number bigint NOT NULL,
-    changed_id text NOT NULL
+    changed_id text NOT NULL,
+    summary text NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='1000');
 
@@ -1446,6 +1447,8 @@ COMMENT ON COLUMN postern.effect_window_changes.window_start IS 'Start of the wi
 COMMENT ON COLUMN postern.effect_window_changes.number IS 'Number of the change.';
 
 COMMENT ON COLUMN postern.effect_window_changes.changed_id IS 'Id of the object that changed. Its type is that of the summary.';
+
+COMMENT ON COLUMN postern.effect_window_changes.summary IS 'Type and path of the summary for which the change was collected.';
 
 CREATE TABLE postern.effect_window_waits (
     rule text NOT NULL,
@@ -1489,6 +1492,7 @@ CREATE TABLE postern.effect_windows (
     object_id text DEFAULT ''::text NOT NULL,
     collected_until bigint,
     changes_until bigint,
+    summary text DEFAULT ''::text NOT NULL,
     clock_seconds bigint DEFAULT 0 NOT NULL,
     CONSTRAINT effect_windows_check CHECK ((collected_until <= changes_until)),
     CONSTRAINT effect_windows_check1 CHECK (((window_start IS NULL) = (window_end IS NULL))),
@@ -1523,6 +1527,8 @@ COMMENT ON COLUMN postern.effect_windows.object_id IS 'With account: objects up 
 COMMENT ON COLUMN postern.effect_windows.collected_until IS 'Number of a change: the changes of the window were collected up to it. Null where the rule has no summary.';
 
 COMMENT ON COLUMN postern.effect_windows.changes_until IS 'Number of the last change of the window; without a window in progress, of the previous one.';
+
+COMMENT ON COLUMN postern.effect_windows.summary IS 'Type and path of the rule''s summary, to which the two numbers belong. Empty where the rule has none.';
 
 COMMENT ON COLUMN postern.effect_windows.clock_seconds IS 'Value of effect_schedule_clock.seconds when a processor last had the rule.';
 
@@ -1738,7 +1744,7 @@ COMMENT ON COLUMN postern.feed_cursors.moved_by IS 'Actor that last reported.';
 
 COMMENT ON COLUMN postern.feed_cursors.behind_since IS 'Time since which the cursor stands still with unread changes. Processors set it, and a report clears it.';
 
-COMMENT ON COLUMN postern.feed_cursors.by_reader IS 'The last report is by a token below operator. No other such token may move the cursor.';
+COMMENT ON COLUMN postern.feed_cursors.by_reader IS 'The last report is by a token without the role operator. Only this token or an operator may move the cursor.';
 
 CREATE TABLE postern.idempotency_keys (
     scope text NOT NULL,
@@ -2858,7 +2864,7 @@ ALTER TABLE ONLY postern.effect_steps
     ADD CONSTRAINT effect_steps_pkey PRIMARY KEY (effect, step, undo);
 
 ALTER TABLE ONLY postern.effect_window_changes
-    ADD CONSTRAINT effect_window_changes_pkey PRIMARY KEY (rule, source, object_type, account, object_id, window_end, window_start, number);
+    ADD CONSTRAINT effect_window_changes_pkey PRIMARY KEY (rule, source, object_type, account, object_id, window_end, window_start, summary, number);
 
 ALTER TABLE ONLY postern.effect_window_waits
     ADD CONSTRAINT effect_window_waits_pkey PRIMARY KEY (rule, source, object_type, account, object_id, window_end, window_start);

@@ -130,10 +130,12 @@ func TestEffectRequests_states_showWhatIsSentNext(t *testing.T) {
 		x := one.(map[string]any)
 		headers := x["headers"].(map[string]any)
 		got = append(got, fmt.Sprint(x["step"], " ", x["method"], " ", x["address"], " ", headers["X-Team"], " ",
-			headers["Authorization"], " ", headers["Idempotency-Key"] != nil, " ", x["body"], " ", x["omitted"]))
+			headers["Authorization"], " ", headers["X-Key"], " ",
+			headers["Idempotency-Key"] != nil, " ", x["body"], " ", x["omitted"]))
 	}
-	if want := `mail POST https://mail.example/v1/mail billing *** true {"to":"k"} ` +
-		`|book   <nil> <nil> false  it may depend on the response to the step mail`; strings.Join(got, "|") != want {
+	if want := `mail POST https://mail.example/v1/mail billing *** *** true {"to":"k"} ` +
+		`|book   <nil> <nil> <nil> false  it may depend on the response to the step mail`; strings.Join(got,
+		"|") != want {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, "|"), want)
 	}
 	for path, want := range map[string]string{"3": "it was attempted before", "5": "requests:[]", "99": "effect 99"} {
@@ -159,7 +161,8 @@ effects:
     type: order
     key: "mail:{{ object.id }}"
     steps:
-      - {name: mail, to: post, path: "/mail", json: {to: "{{ event.key }}"}, capture: {id: id}}
+      - {name: mail, to: post, path: "/mail", headers: {x-key: of_the_rule}, json: {to: "{{ event.key }}"},
+         capture: {id: id}}
       - {name: book, to: post, path: "/book/{{ steps.mail.id }}"}
 `
 

@@ -58,7 +58,8 @@ var problemTypes = map[string]problemType{
 			"runs that await approval, and an operator may make every change. Send a token with the role that the " +
 			"request needs (postern token create --role ROLE)."},
 	"own-request": {http.StatusForbidden, "your own request",
-		"The token requested the run that it wants to approve, and approvals.separate is true. Ask somebody with " +
+		"The token requested the run, refetch or reprocessing whose results it wants to approve, and " +
+			"approvals.separate is true. Ask somebody with " +
 			"another token of the role approver or operator."},
 	"idempotency-key": {http.StatusBadRequest, "invalid idempotency key",
 		"The header Idempotency-Key is longer than allowed, has other characters, or is sent twice."},
@@ -79,7 +80,8 @@ var problemTypes = map[string]problemType{
 		"Too many clients follow events or changes in this process already, or the process stops. Try again later."},
 	"other-reader": {http.StatusForbidden, "the cursor of another reader",
 		"Another token reports this feed cursor. Report under a name of your own. If your token replaces that one, " +
-			"ask an operator to set the cursor once (postern feed set NAME); the next token that reports then has it."},
+			"ask an operator to set the cursor once (postern feed set NAME); it then belongs to the next token " +
+			"that reports."},
 	"cursor-back": {http.StatusConflict, "the cursor is further",
 		"A report would move a feed cursor back. Read after the stored cursor, or set `rewind`."},
 	"cursor-ended": {http.StatusGone, "the cursor has ended",

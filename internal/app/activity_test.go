@@ -34,7 +34,7 @@ func adminGet(a *app.App, path string, into any) error {
 }
 
 // Each process lists all, with those that can reprocess rejections. A process that stops is gone.
-// What happens to deliveries is counted by source and minute, from the receipt to the outcome.
+// Deliveries are counted by source and minute, from the receipt to the outcome.
 func TestActivity_processesAndDeliveries_areReported(t *testing.T) {
 	t.Parallel()
 	b := configured(t, nil)

@@ -71,8 +71,8 @@ const tryLockSQL = `SELECT coalesce(bool_and(pg_try_advisory_xact_lock(l)), true
 // ErrLocked says that another transaction holds a lock of the events or of their objects.
 var ErrLocked = errors.New("an event or its object is locked")
 
-// tryLock is lock for a transaction that holds locks already. It waits for none, because it would
-// not take them in the order of all others. Errors: ErrLocked.
+// tryLock is like lock, for a transaction that already holds locks. It does not wait, because its
+// order differs from that of other transactions. Errors: ErrLocked.
 func tryLock(ctx context.Context, tx pgx.Tx, table versioning.ObjectTable, batch []*event) error {
 	keys := make([]int64, 0, 2*len(batch))
 	for _, e := range batch {

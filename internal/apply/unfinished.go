@@ -148,9 +148,9 @@ SELECT count(*) FROM events e LEFT JOIN LATERAL (SELECT o.status FROM outcomes o
 	LIMIT 1) o ON true
 WHERE e.id = ANY($1::bigint[]) AND (o.status IS NULL OR o.status = 'failed')`
 
-// UnswappedRebuild tells that a run r is a rebuild that has not replaced an object of the mirror.
-// One that has cannot be cancelled, and fails only if the log was dropped under it. The events of
-// any other run that applies events are in the mirror.
+// UnswappedRebuild tells that a run r is a rebuild that has not replaced an object of the mirror. A
+// rebuild that has replaced objects cannot be cancelled, and fails only if its part of the log was
+// dropped. The events of any other run that applies events are in the mirror.
 const UnswappedRebuild = `r.job = 'rebuild' AND r.status <> 'done' AND NOT r.counts ? 'swapped'`
 
 // DeadEvents selects the event_id (as o.event_id) of events that need an operator: dead in the live

@@ -24,7 +24,7 @@ const (
 	maxReads    = 2
 	readTimeout = 30 * time.Second
 	maxWaiting  = 500
-	// waitingBytes is the sum of the states on the pages of all readers who wait, at most. A page
+	// waitingBytes bounds the states on the pages of all waiting readers together. A page
 	// has at least minPageBytes.
 	waitingBytes = 64 << 20
 	minPageBytes = 128 << 10
@@ -102,8 +102,8 @@ func (r *Reader) Join() (leave func(), err error) {
 	}, nil
 }
 
-// pageBytes returns the bytes of states on the page of a reader who waits: fewer while many wait.
-// It is a power of two, so that readers of the same page still share one read.
+// pageBytes returns the maximum bytes of states on the page of a reader who waits: fewer while many
+// wait. It is a power of two, so that readers of the same page still share one read.
 func (r *Reader) pageBytes() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

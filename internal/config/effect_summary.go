@@ -14,16 +14,18 @@ import (
 type EffectSummary struct {
 	// Type is the type of the objects that are summarized, e.g. invoice.
 	Type string `yaml:"type,omitempty"`
-	// By is the dotted path in their states of the id of the rule's object, e.g. customer.
+	// By is the dotted path to the id of the rule's object, in the states of those objects, e.g.
+	// customer.
 	By string `yaml:"by,omitempty"`
 	// Sums maps names to dotted paths of numbers in their states, e.g. total: amount_paid. The sum
-	// of all numbers at total is summary.sums.total. It may be a number or a text with a decimal
-	// number. A missing value or null counts as 0. Any other value means that an operator must
-	// review the effect.
+	// is summary.sums.total. Each value may be a number, or a text with a decimal number. A missing
+	// value or null counts as 0. Any other value means that an operator must review the effect.
 	Sums map[string]string `yaml:"sums,omitempty"`
 	// Fields maps names to dotted paths of values in their states, e.g. number: number. Each object
-	// of summary.objects has these names and id. The list has at most 1,000 objects, those that
-	// changed first. If there are more, summary.cut is true. Count and sums are always complete.
+	// of summary.objects has these names and id. A value of more than 4 KiB is null. The list has
+	// at most 1,000 objects, those that changed first. If there are more, summary.truncated is
+	// true. Count and sums are complete. If more than 100,000 objects changed, an operator must
+	// review the effect.
 	Fields map[string]string `yaml:"fields,omitempty"`
 }
 

@@ -85,9 +85,9 @@ type Effect struct {
 	Schedule EffectSchedule `yaml:"schedule,omitempty"`
 	// Summary adds a summary of other objects to a rule on a schedule, e.g. of the invoices of each
 	// customer: those that changed in the time window and contain the object's id. Expressions may
-	// use summary.count, summary.sums.NAME, summary.objects (a list) and summary.cut. A deleted or
-	// ambiguous object does not count. A change that is committed after the window opened is part
-	// of the next window.
+	// use summary.count, summary.sums.NAME, summary.objects (a list) and summary.truncated. A
+	// deleted or ambiguous object does not count. A change after the window's end, or one that is
+	// committed late, is part of the next window.
 	Summary EffectSummary `yaml:"summary,omitempty"`
 	// Key identifies the planned effect, e.g. "email:receipt:{{ new.id }}". Postern executes an
 	// effect with the same key once, whatever is retried, replayed or delivered again. For one
@@ -133,8 +133,8 @@ type EffectStep struct {
 	// server may have accepted the mail, and Postern cannot ask the server. The step therefore
 	// behaves as with at_most_once.
 	Mail EffectMail `yaml:"mail,omitempty"`
-	// Headers are the headers of the call. A credential belongs into the destination. The rule's
-	// page and the API show the values of Accept, Accept-Language and Content-Type only.
+	// Headers are the headers of the call. Put a credential into the destination instead. Console
+	// and API show the values of Accept, Accept-Language, Content-Type and Idempotency-Key only.
 	Headers map[string]string `yaml:"headers,omitempty"`
 	// Forward: true sends the change as the body: {"type": "TYPE.changed", "timestamp", "data":
 	// {"old", "new", "object", "event"}}. A service in any language can process it. Give the
@@ -341,8 +341,12 @@ func (b *ruleBuilder) text(path, text string, scope rules.Scope) *rules.Text {
 	return t
 }
 
-// shownHeaders are the headers of calls whose values readers of a rule see. Others may be secret.
-var shownHeaders = []string{"Accept", "Accept-Language", "Content-Type"}
+// IsShownHeader reports whether readers see the value of a header of a call. Other values may be
+// secret.
+func IsShownHeader(name string) bool {
+	return slices.Contains([]string{"Accept", "Accept-Language", "Content-Type", "Idempotency-Key"},
+		http.CanonicalHeaderKey(name))
+}
 
 // withoutHeaders returns the rule without the values of headers that may be secret.
 func (e *Effect) withoutHeaders() *Effect {
@@ -352,7 +356,7 @@ func (e *Effect) withoutHeaders() *Effect {
 		s := &shown.Steps[i]
 		s.Headers = maps.Clone(s.Headers)
 		for name := range s.Headers {
-			if !slices.Contains(shownHeaders, http.CanonicalHeaderKey(name)) {
+			if !IsShownHeader(name) {
 				s.Headers[name] = "(not shown)"
 			}
 		}

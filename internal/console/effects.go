@@ -126,7 +126,7 @@ func effectPage(ctx context.Context, r *request) (*view, error) {
 		b.Text = "The template data was redacted, or cleared by retention. No request can be rendered any more."
 	}
 	v.Blocks = append(v.Blocks, b)
-	return v, r.separateApprovals(ctx, v, operations.EffectOrigin(*e))
+	return v, r.separateApprovals(ctx, v, operations.EffectCauses(*e))
 }
 
 func reasonTone(s effects.State) string {
@@ -191,7 +191,7 @@ func stepBlock(r *request, e *effects.View) block {
 	return block{ID: "steps", Heading: "Steps", Table: t}
 }
 
-// requestBlocks show exactly what the effect sends next.
+// requestBlocks show the requests that the effect sends next.
 func requestBlocks(ctx context.Context, r *request, e *effects.View) ([]block, error) {
 	found, err := readAPI[operations.EffectRequests](ctx, r, http.MethodGet, "/api/v1/effects/"+id(e.Effect.ID)+
 		"/requests", nil)
@@ -268,7 +268,8 @@ func effectActions(r *request, e *effects.View) (all []action) {
 			Inputs: inputs, Path: "/api/v1/effects/" + id(e.Effect.ID) + "/" + name, Then: effectPath(e.Effect.ID)}))
 	}
 	if e.State == effects.AwaitingApproval && !e.ApprovalExpired {
-		change("approve", "A processor sends the requests and mails that this page shows.", false)
+		change("approve", "A processor sends the requests and mails of this effect. This page shows those that do "+
+			"not depend on a response.", false)
 	}
 	if step := unknownStep(e); step != nil {
 		change("resolve", "Say whether "+stepName(step)+" was executed. Check at the destination first.", false,

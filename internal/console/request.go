@@ -60,9 +60,9 @@ func (r *request) page() string {
 	return ownPath(r.PostFormValue("page"))
 }
 
-// separateApprovals disables the approvals of a page, if the operator requested what its thing came
-// from, and approvals.separate is set.
-func (r *request) separateApprovals(ctx context.Context, v *view, of operations.Origin) error {
+// separateApprovals disables the approvals of a page if approvals.separate is set and the operator
+// requested one of the causes.
+func (r *request) separateApprovals(ctx context.Context, v *view, of operations.Causes) error {
 	err := operations.OwnRequest(ctx, r.c.Pages, operations.Requester{Separate: r.c.SeparateApprovals,
 		Actor: adminauth.Actor{Name: r.who.name, Via: adminauth.ViaConsole}}, of)
 	if !errors.Is(err, adminauth.ErrOwnRequest) {

@@ -62,7 +62,7 @@ func (c *Console) runPage(ctx context.Context, r *request) (*view, error) {
 	}
 	v.Blocks = append(v.Blocks, block{ID: "params", Heading: "Parameters as stored", Folded: true,
 		Document: newDocument(run.Params, "")})
-	return v, r.separateApprovals(ctx, v, operations.Origin{Runs: []int64{run.ID}})
+	return v, r.separateApprovals(ctx, v, operations.Causes{Runs: []int64{run.ID}})
 }
 
 // checkRunTexts rejects parameters that the page of no run has.

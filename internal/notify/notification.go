@@ -27,8 +27,9 @@ type topic struct {
 
 // topics are all subjects of notifications.
 var topics = []topic{
-	{name: "failed_runs", sql: runsSQL, singular: "a run has failed", plural: "%s runs have failed",
-		command: "postern runs list --status failed, and postern runs show %d"},
+	{name: "failed_runs", sql: runsSQL, singular: "a run has failed, or an error has paused its swap",
+		plural:  "%s runs have failed, or errors have paused their swaps",
+		command: "postern runs list, and postern runs show %d"},
 	{name: "dead_outcomes", sql: deadSQL, isCondition: true,
 		singular: "an event is dead: it was not applied, and will not be retried " +
 			"automatically", plural: "%s events are dead: they were not applied, and will not be retried automatically",

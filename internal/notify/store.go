@@ -98,9 +98,13 @@ FROM (SELECT o.event_id FROM ` + apply.DeadEvents + ` ORDER BY o.event_id LIMIT 
 	feedsSQL = `SELECT count(*), '{}'::bigint[], false FROM (` + changes.StalledSQL + ` LIMIT $1) c WHERE $2::int > 0`
 
 	runsSQL = `
-SELECT count(*), coalesce((array_agg(r.run ORDER BY r.run))[1:$2], '{}'), coalesce(max(r.ended_at), $4)
-FROM (SELECT run, ended_at FROM runs WHERE ended_at > $4 AND ended_at <= clock_now() - $3::interval
-	AND status = 'failed' ORDER BY ended_at LIMIT $1) r`
+SELECT count(*), coalesce((array_agg(r.run ORDER BY r.run))[1:$2], '{}'), coalesce(max(r.at), $4)
+FROM (SELECT f.* FROM (
+    SELECT run, ended_at AS at FROM runs WHERE ended_at > $4 AND status = 'failed'
+    UNION ALL
+    SELECT run, updated_at FROM runs WHERE ended_at IS NULL AND updated_at > $4 AND status = 'paused'
+      AND job = 'rebuild' AND counts ? 'swapped' AND detail <> '') f
+  WHERE f.at <= clock_now() - $3::interval ORDER BY f.at LIMIT $1) r`
 )
 
 // leaseDue leases the notifications that are due, so that no other process sends them.

@@ -32,8 +32,8 @@ type ReasonParams struct {
 	Reason string `json:"reason,omitzero"`
 }
 
-// Origin is what a thing to decide about came from.
-type Origin struct {
+// Causes are the runs and events that led to an effect or a run.
+type Causes struct {
 	// Runs are the runs that made it. Run 0 is that of live events and has no requester.
 	Runs []int64
 	// Events are the events that made it.
@@ -43,7 +43,7 @@ type Origin struct {
 // OwnRequest returns why an actor may not decide about a thing, or nil: he requested one of its
 // runs, or what stored one of its events, and both are known by their tokens. Errors:
 // adminauth.ErrOwnRequest.
-func OwnRequest(ctx context.Context, db postgres.DB, by Requester, of Origin) error {
+func OwnRequest(ctx context.Context, db postgres.DB, by Requester, of Causes) error {
 	if !by.Separate {
 		return nil
 	}
@@ -52,9 +52,9 @@ func OwnRequest(ctx context.Context, db postgres.DB, by Requester, of Origin) er
 		return err
 	}
 	if event != 0 {
-		return fmt.Errorf("%w: the token %s requested what stored event %d, a refetch or a reprocessing, and with "+
-			"approvals.separate its requester may not approve what follows. Ask somebody with another token of the "+
-			"role approver or operator", adminauth.ErrOwnRequest, by.Name, event)
+		return fmt.Errorf("%w: the token %s requested the refetch or reprocessing that stored event %d. With "+
+			"approvals.separate it may not decide about the effects of this event. Ask somebody with another token "+
+			"of the role approver or operator", adminauth.ErrOwnRequest, by.Name, event)
 	}
 	run, err := adminauth.RequestedRun(ctx, db, by.Actor, append(runs, of.Runs...)...)
 	if err != nil || run == 0 {
@@ -73,11 +73,17 @@ const changeTimeout = 20 * time.Second
 // entry's Action, nothing was changed and no entry is written.
 func change[T any](ctx context.Context, pool *pgxpool.Pool, by Requester, action, reason string,
 	do func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (T, error)) (out T, err error) {
+	return changeWithin(ctx, changeTimeout, pool, by, action, reason, do)
+}
+
+// changeWithin is like change, with a timeout of its own.
+func changeWithin[T any](ctx context.Context, timeout time.Duration, pool *pgxpool.Pool, by Requester, action,
+	reason string, do func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (T, error)) (out T, err error) {
 	if err := CheckStorable("reason", reason); err != nil {
 		return out, err
 	}
 	var doErr error
-	err = postgres.InTx(ctx, pool, action, changeTimeout, func(ctx context.Context, tx pgx.Tx) error {
+	err = postgres.InTx(ctx, pool, action, timeout, func(ctx context.Context, tx pgx.Tx) error {
 		e := adminauth.AuditEntry{Action: action, Reason: reason}
 		if out, doErr = do(ctx, tx, &e); doErr != nil {
 			return doErr

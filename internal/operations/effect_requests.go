@@ -19,10 +19,10 @@ import (
 // EffectRequests are the requests that an effect still has to send.
 type EffectRequests struct {
 	ID int64 `json:"effect"`
-	// The steps that are neither done nor skipped, in their order; none where the effect has
-	// ended, or is compensated.
+	// The steps that still have to be executed, in order. Empty if the effect has ended or is
+	// compensated.
 	Requests []EffectRequest `json:"requests"`
-	// Why no request can be shown; empty if they can.
+	// Reason why no request can be shown. Empty otherwise.
 	Omitted string `json:"omitted"`
 }
 
@@ -33,14 +33,13 @@ type EffectRequest struct {
 	// Method is MAIL for a mail, whose address is the mail server.
 	Method  string `json:"method"`
 	Address string `json:"address"`
-	// Headers are those of the rule and of the destination. Secrets are masked.
+	// Headers are those of the rule and of the destination. Values that may be secret are masked.
 	Headers map[string]string `json:"headers"`
 	// From and To are the sender and the recipients of a mail.
 	From string   `json:"from"`
 	To   []string `json:"to"`
 	Body string   `json:"body"`
-	// Why the rest is empty: the step depends on a response, or is not executed. Empty if the
-	// request is complete.
+	// Reason why the request is not shown. Empty if it is complete.
 	Omitted string `json:"omitted"`
 }
 
@@ -156,6 +155,9 @@ func (r *requestRenderer) fill(one *EffectRequest, s *rules.Step) error {
 		}
 	}
 	for name, value := range sent.Headers {
+		if !config.IsShownHeader(name) {
+			value = masked
+		}
 		one.Headers[http.CanonicalHeaderKey(name)] = value
 	}
 	return nil

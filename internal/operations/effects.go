@@ -139,8 +139,8 @@ func ResolveEffect(ctx context.Context, pool *pgxpool.Pool, ids []int64, p Resol
 // them too.
 var ownEffectChanges = []string{"reject", "retry"}
 
-// EffectOrigin returns the runs that planned or repeated effects, and the events that they follow.
-func EffectOrigin(all ...effects.View) (of Origin) {
+// EffectCauses returns the runs that planned or repeated effects, and the events that they follow.
+func EffectCauses(all ...effects.View) (of Causes) {
 	for i := range all {
 		e := &all[i].Effect
 		of.Runs, of.Events = append(of.Runs, e.Run, int64(e.Forced)), append(of.Events, e.Event)
@@ -167,7 +167,7 @@ func changeEffects(ctx context.Context, pool *pgxpool.Pool, ids []int64, name st
 		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) ([]effects.View, error) {
 			all, err := do(ctx, tx)
 			if err == nil && !slices.Contains(ownEffectChanges, name) {
-				err = OwnRequest(ctx, tx, by, EffectOrigin(all...))
+				err = OwnRequest(ctx, tx, by, EffectCauses(all...))
 			}
 			if err != nil {
 				return nil, err

@@ -112,7 +112,7 @@ func CancelRun(ctx context.Context, pool *pgxpool.Pool, p RunChange, by Requeste
 // events.ErrInvalid.
 func ApproveRun(ctx context.Context, pool *pgxpool.Pool, p RunChange, by Requester) (*runs.Run, error) {
 	return changeRun(ctx, pool, p, by, "runs approve", func(ctx context.Context, db postgres.DB, run int64) error {
-		if err := OwnRequest(ctx, db, by, Origin{Runs: []int64{run}}); err != nil {
+		if err := OwnRequest(ctx, db, by, Causes{Runs: []int64{run}}); err != nil {
 			return err
 		}
 		return runs.Approve(ctx, db, run, by.String(), p.Reason)
@@ -122,7 +122,7 @@ func ApproveRun(ctx context.Context, pool *pgxpool.Pool, p RunChange, by Request
 // SwapRebuild swaps the objects of a staged rebuild. Errors: events.ErrInvalid, events.ErrNotFound.
 func SwapRebuild(ctx context.Context, pool *pgxpool.Pool, p RunChange, by Requester) (*runs.Run, error) {
 	return changeRun(ctx, pool, p, by, "rebuild swap", func(ctx context.Context, db postgres.DB, run int64) error {
-		if err := OwnRequest(ctx, db, by, Origin{Runs: []int64{run}}); err != nil {
+		if err := OwnRequest(ctx, db, by, Causes{Runs: []int64{run}}); err != nil {
 			return err
 		}
 		return rebuild.Swap(ctx, db, run)

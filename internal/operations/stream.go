@@ -2,6 +2,7 @@ package operations
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -92,6 +93,10 @@ type AnnounceParams struct {
 	Reason string `json:"reason,omitzero"`
 }
 
+// announceTimeout is enough for some ten million objects. A request over HTTP ends before; repeated
+// with its idempotency key, it returns the stored result.
+const announceTimeout = 5 * time.Minute
+
 // Announced says what will be published again.
 type Announced struct {
 	// Objects is the number of objects that the running processors publish again.
@@ -112,12 +117,12 @@ func Announce(ctx context.Context, pool *pgxpool.Pool, p AnnounceParams, by Requ
 			return nil, err
 		}
 	}
-	return change(ctx, pool, by, "objects announce", strings.TrimSpace(p.Reason),
+	return changeWithin(ctx, announceTimeout, pool, by, "objects announce", strings.TrimSpace(p.Reason),
 		func(ctx context.Context, tx pgx.Tx, e *adminauth.AuditEntry) (*Announced, error) {
 			n, err := processor.Announce(ctx, tx, source, p.Type)
-			if ctx.Err() != nil {
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return nil, invalid("the mirror has too many of these objects to announce them in %s: select a source "+
-					"and a type", changeTimeout)
+					"and a type", announceTimeout)
 			}
 			if err != nil {
 				return nil, err

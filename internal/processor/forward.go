@@ -15,8 +15,8 @@ import (
 
 // forwarder plans the effects that forward changes to the addresses of the configuration. It reads
 // the rows of the outbox that are still to be forwarded, of every writer: an apply transaction, a
-// redaction, a rebuild or an announcement. It plans them and marks the rows in one transaction. It
-// leaves rows with a source that this process does not have to processes that have it.
+// redaction, a rebuild or an announcement. It plans them and marks the rows in one transaction.
+// Rows with a source that is not configured here wait for a process that has it.
 type forwarder struct {
 	p *Processor
 	// due tells run that a transaction has added changes.

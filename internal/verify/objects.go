@@ -59,20 +59,30 @@ GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4`
 	redactingSQL = `SELECT EXISTS (SELECT FROM runs r WHERE r.job = 'redact' AND r.ended_at IS NULL
 		AND r.started_at IS NOT NULL)`
 
-	swappingSQL = `SELECT DISTINCT (r.params ->> 'source')::int FROM runs r WHERE r.job = 'rebuild'
+	swappingSQL = `SELECT DISTINCT (r.params ->> 'source')::int, coalesce(r.params ->> 'type', '') FROM runs r
+		WHERE r.job = 'rebuild'
 		AND r.status <> 'done' AND r.counts ? 'swapped' AND NOT EXISTS (SELECT FROM runs n WHERE n.job = 'rebuild'
 		AND n.status = 'done' AND n.run > r.run AND n.params ->> 'source' = r.params ->> 'source'
 		AND n.params ->> 'type' IN ('', r.params ->> 'type'))`
 )
 
+// swappedObjects are the objects of a rebuild: those of a source and a type, or of all types if the
+// type is empty.
+type swappedObjects struct {
+	Source int32
+	Type   string
+}
+
 // noteSwapping says that a rebuild has replaced only a part of the objects of an object's source.
 // It reports whether that is so.
 func (w *verification) noteSwapping(k versioning.Key) bool {
-	if !slices.Contains(w.swapping, k.Source) {
+	if !slices.ContainsFunc(w.swapping, func(of swappedObjects) bool {
+		return of.Source == k.Source && (of.Type == "" || of.Type == k.Type)
+	}) {
 		return false
 	}
-	w.results.note("%d objects of source "+w.sourceName(k.Source)+" differ from the result of their events, and a "+
-		"rebuild has replaced a part of the objects of this source: verify again when a rebuild of it is done", 1)
+	w.results.note("%d objects of source "+w.sourceName(k.Source)+" differ from the result of "+
+		"their events, because a rebuild was interrupted: finish a rebuild of the source, then verify again", 1)
 	return true
 }
 

@@ -99,13 +99,15 @@ func TestVerify_rebuildPartlySwapped_isNote(t *testing.T) {
 	}
 	b.damage(t, `UPDATE objects SET state = '{}' WHERE object_id = 'obj_2'`)
 	b.damage(t, `DELETE FROM objects WHERE object_id = 'obj_3'`)
-	if r := b.clean(t); len(r.Notes) == 0 || !strings.Contains(r.Notes[0], "rebuild has replaced a part") {
+	if r := b.clean(t); len(r.Notes) == 0 || !strings.Contains(r.Notes[0], "because a rebuild was interrupted") {
 		t.Errorf("%v", r.Notes)
 	}
-	b.exec(t, `UPDATE runs SET status = 'done', ended_at = now() WHERE params ->> 'source' = $1::int::text`,
-		b.log.Source)
-	if r := b.verify(t); len(r.Findings) != 2 {
-		t.Errorf("after a rebuild is done: %+v", r.Findings)
+	for name, sql := range map[string]string{"of another type": `SET params = params || '{"type": "other"}'`,
+		"is done": `SET status = 'done', ended_at = now(), params = params || '{"type": ""}'`} {
+		b.exec(t, `UPDATE runs `+sql+` WHERE params ->> 'source' = $1::int::text`, b.log.Source)
+		if r := b.verify(t); len(r.Findings) != 2 {
+			t.Errorf("the rebuild %s: %+v", name, r.Findings)
+		}
 	}
 }
 

@@ -77,9 +77,9 @@ type verification struct {
 	// redacting is true if a redaction is running. It clears objects before it applies the
 	// remaining events again.
 	redacting bool
-	// swapping are the sources with a rebuild that has replaced only a part of their objects. Its
+	// swapping are the objects of rebuilds that have replaced only a part of them. Its
 	// outcomes count for all of them.
-	swapping []int32
+	swapping []swappedObjects
 }
 
 // Verify checks everything in one snapshot. Unfinished work in the snapshot is not a violation. An
@@ -143,7 +143,7 @@ func (w *verification) readRuns(ctx context.Context) (err error) {
 	if err := w.snapshot.txs[0].QueryRow(ctx, redactingSQL).Scan(&w.redacting); err != nil {
 		return fmt.Errorf("read running redactions: %w", err)
 	}
-	w.swapping, err = postgres.Collect(ctx, w.snapshot.txs[0], pgx.RowTo[int32], swappingSQL)
+	w.swapping, err = postgres.Collect(ctx, w.snapshot.txs[0], pgx.RowToStructByPos[swappedObjects], swappingSQL)
 	return err
 }
 

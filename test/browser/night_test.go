@@ -7,8 +7,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// What an operator types stays while the page is read again. A form on a page that a colleague has
-// overtaken gets a sentence.
+// Typed text stays while the page refreshes. A form that another operator's change made obsolete
+// gets an explanation.
 func TestRun_typedReason_staysDuringRefreshes(t *testing.T) {
 	b, colleague := open(t), open(t)
 	colleague.allowed = []string{"400", "409"}

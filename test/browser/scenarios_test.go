@@ -301,8 +301,8 @@ func TestSources_rotation_showsSharesAndTheUnusedSecret(t *testing.T) {
 	b.says("100 %", "The secret first verified no delivery in the last 24 hours, and others did. It can be removed")
 }
 
-// PostgreSQL is away with pages open: they say so, and a form that was sent meanwhile changes
-// something once. Afterwards all are live without a reload.
+// PostgreSQL is unavailable while pages are open: they say so, and a form that was sent meanwhile
+// changes something once. Afterwards all are live without a reload.
 func TestOutage_databaseReturns_pagesRecover(t *testing.T) {
 	health, form, list := open(t), open(t), open(t)
 	own := items[struct{ ID string }](t, "events?source=shopify&limit=1")[0].ID

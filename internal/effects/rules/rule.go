@@ -39,7 +39,8 @@ type Rule struct {
 	// started step.
 	Supersede bool
 	Steps     []Step
-	// Configuration is the rule as YAML, with its defaults and without the values of headers.
+	// Configuration is the rule as YAML, with its defaults and without the values of headers that
+	// may be secret.
 	Configuration string
 }
 

@@ -49,8 +49,22 @@ type Summary struct {
 	Sums, Fields map[string]string
 }
 
-// MaxListed bounds the objects that a summary lists.
-const MaxListed = 1000
+// Bounds of a summary: the objects that it lists, the bytes of each of their fields, and the
+// objects that it counts and adds up.
+const (
+	MaxListed      = 1000
+	MaxListedBytes = 4096
+	MaxSummarized  = 100_000
+)
+
+// Identity names what the changes of a window are collected for: the type of the objects, and where
+// they have the id of the rule's object. It is empty without a summary.
+func (s *Summary) Identity() string {
+	if s == nil {
+		return ""
+	}
+	return s.Type + " by " + s.By
+}
 
 // variables returns the types of the members of a summary.
 func (s *Summary) variables() types.Map {
@@ -62,7 +76,7 @@ func (s *Summary) variables() types.Map {
 		listed[name] = types.Any
 	}
 	return types.Map{"type": types.String, "count": types.Int, "sums": sums, "objects": types.Array(listed),
-		"cut": types.Bool}
+		"truncated": types.Bool}
 }
 
 // maxScheduleGap is longer than the gap between two times of any schedule.

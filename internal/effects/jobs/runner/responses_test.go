@@ -93,7 +93,7 @@ func setupRows(t *testing.T, rows map[string]row) (b *fixture, numbers map[strin
 	return b, numbers, destinations
 }
 
-// executed is what became of a row: the states of the effect and of its steps, the effect's reason,
+// executed is the result of a row: the states of the effect and of its steps, the effect's reason,
 // its steps in the ledger, and the calls.
 type executed struct {
 	states, reason string

@@ -66,7 +66,7 @@ WITH was AS (
   	AND k.seconds - w.clock_seconds > $6 FOR UPDATE OF w
 ), moved AS (
   UPDATE effect_windows w SET decided_at = clock_now(), window_start = NULL, window_end = NULL, account = '',
-  	object_id = '', collected_until = NULL, changes_until = NULL, clock_seconds = was.seconds FROM was
+  	object_id = '', collected_until = NULL, changes_until = NULL, summary = '', clock_seconds = was.seconds FROM was
   WHERE w.rule = was.rule AND w.source = was.source AND w.object_type = was.object_type AND w.cron = was.cron
   	AND w.time_zone = was.time_zone
 ) SELECT decided_at, window_end FROM was`
@@ -108,8 +108,11 @@ func (a *Scheduler) maintain(ctx context.Context) error {
 	if time.Since(a.maintainedAt) < maintainEvery {
 		return nil
 	}
-	if err := errors.Join(a.deleteDetached(ctx), a.purgeChanges(ctx)); err != nil {
+	if err := a.deleteDetached(ctx); err != nil {
 		return err
+	}
+	if err := a.purgeChanges(ctx); err != nil { // it delays no rule
+		a.Logger.Warn("collected changes of evaluated windows are kept", "error", err)
 	}
 	all := map[string]deferredCount{}
 	var rule string

@@ -24,7 +24,7 @@ const (
 	// one does the work.
 	lockRuleSQL = `
 SELECT w.source, w.decided_at, w.window_start, w.window_end, w.account, w.object_id, w.collected_until,
-	w.changes_until, clock_now()
+	w.changes_until, w.summary, clock_now()
 FROM effect_windows w JOIN sources s ON s.number = w.source
 WHERE w.rule = $1 AND s.name = $2 AND w.object_type = $3 AND w.cron = $4 AND w.time_zone = $5
 	FOR UPDATE OF w SKIP LOCKED`
@@ -40,7 +40,7 @@ WHERE up_to - size < $6 ORDER BY account, object_id`
 
 	advanceSQL = `
 UPDATE effect_windows SET decided_at = $6, window_start = $7, window_end = $8, account = $9, object_id = $10,
-	collected_until = $11, changes_until = $12,
+	collected_until = $11, changes_until = $12, summary = $13,
 	clock_seconds = coalesce((SELECT seconds FROM effect_schedule_clock), 0)
 WHERE rule = $1 AND source = $2 AND object_type = $3 AND cron = $4 AND time_zone = $5`
 
@@ -119,15 +119,17 @@ func (a *Scheduler) processPage(ctx context.Context, rule *rules.Rule) (more boo
 // are all applied.
 func (t *pageTx) lockRule(ctx context.Context, tx pgx.Tx) (locked bool, err error) {
 	s := t.rule.Schedule
+	var summary string
 	err = tx.QueryRow(ctx, lockRuleSQL, t.rule.Name, t.rule.Source, t.rule.Type, s.Cron, s.TimeZone).Scan(&t.source,
-		&t.doneUntil, &t.start, &t.end, &t.account, &t.id, &t.collectedUntil, &t.changesUntil, &t.now)
+		&t.doneUntil, &t.start, &t.end, &t.account, &t.id, &t.collectedUntil, &t.changesUntil, &summary,
+		&t.now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("lock the rule's row: %w", err)
 	}
-	if t.rule.Summary == nil {
+	if summary != t.rule.Summary.Identity() { // what was collected belongs to another summary
 		t.collectedUntil, t.changesUntil = nil, nil
 	}
 	if t.end != nil {
@@ -212,7 +214,7 @@ func (t *pageTx) advance(ctx context.Context, tx pgx.Tx, doneUntil time.Time, st
 	upTo versioning.Key) error {
 	s := t.rule.Schedule
 	if _, err := tx.Exec(ctx, advanceSQL, t.rule.Name, t.source, t.rule.Type, s.Cron, s.TimeZone, doneUntil, start, end,
-		upTo.Account, upTo.ID, t.collectedUntil, t.changesUntil); err != nil {
+		upTo.Account, upTo.ID, t.collectedUntil, t.changesUntil, t.rule.Summary.Identity()); err != nil {
 		return fmt.Errorf("advance the rule: %w", err)
 	}
 	return nil
@@ -245,8 +247,8 @@ func (t *pageTx) processDeferred(ctx context.Context, tx pgx.Tx) error {
 }
 
 // evaluateTargets evaluates the rule for objects and plans their effects, until the time of a page
-// is over. It returns the evaluated objects, and those among them whose state is uncertain, for
-// which nothing was planned. The rest follows in the next page.
+// is over. It returns the evaluated objects, and separately those whose state is uncertain, for
+// which it planned nothing. The rest follows in the next page.
 func (t *pageTx) evaluateTargets(ctx context.Context, tx pgx.Tx, all []target) (done, uncertain []target, err error) {
 	if all, err = t.load(ctx, tx, all); err != nil {
 		return nil, nil, err

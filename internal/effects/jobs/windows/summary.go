@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/effects/rules"
 	"github.com/postern-gateway/postern/internal/postgres"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -27,21 +28,23 @@ const (
 	listedTogether = 1000
 	// purgedTogether is how many changes one statement deletes.
 	purgedTogether = 5000
+	purges         = 20
 )
 
 const (
-	// collectSQL compares the next changes with a summary, and returns the number of the last.
+	// collectSQL compares the next changes with a summary, and returns the number of the last. A
+	// text that is too long for an id belongs to no object.
 	collectSQL = `
 WITH page AS MATERIALIZED (
   SELECT c.* FROM changes c WHERE c.number > $1 AND c.number <= $2 ORDER BY c.number LIMIT $3
 ), collected AS (
   INSERT INTO effect_window_changes (rule, source, object_type, window_start, window_end, account, object_id, number,
-    changed_id)
-  SELECT $4, $5, $6, $7, $8, c.account, o.belongs_to, c.number, c.object_id
+    changed_id, summary)
+  SELECT $4, $5, $6, $7, $8, c.account, o.belongs_to, c.number, c.object_id, $12
   FROM page c CROSS JOIN LATERAL (
     SELECT o.state #>> string_to_array($10, '.') AS belongs_to FROM objects o WHERE o.source = c.source
       AND o.account = c.account AND o.object_type = c.object_type AND o.object_id = c.object_id LIMIT 1) o
-  WHERE c.source = $5 AND c.object_type = $9 AND o.belongs_to IS NOT NULL
+  WHERE c.source = $5 AND c.object_type = $9 AND octet_length(o.belongs_to) <= $11
   ON CONFLICT DO NOTHING
 )
 SELECT CASE WHEN count(*) < $3 THEN $2 ELSE max(p.number) END FROM page p`
@@ -49,18 +52,18 @@ SELECT CASE WHEN count(*) < $3 THEN $2 ELSE max(p.number) END FROM page p`
 	// changesOf are the collected changes of an object k in a window.
 	changesOf = `effect_window_changes c WHERE c.rule = $1 AND c.source = $2 AND c.object_type = $3
       AND c.account = k.account AND c.object_id = k.id AND c.window_end = k.window_end
-      AND c.window_start = k.window_start`
+      AND c.window_start = k.window_start AND c.summary = $8`
 
 	// targetsOf are the objects of a page, numbered from 1.
 	targetsOf = `unnest($4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[]) WITH ORDINALITY
     AS k(account, id, window_start, window_end, n)`
 
-	// listedSQL finds the objects that summaries list, at most $8 for each and $9 in total.
+	// listedSQL finds the objects that summaries list, at most $9 for each and $10 in total.
 	listedSQL = `
 SELECT l.n, l.changed_id FROM (
   SELECT k.n, c.changed_id, row_number() OVER (ORDER BY k.n, c.number) AS up_to FROM ` + targetsOf + `
-  CROSS JOIN LATERAL (SELECT c.number, c.changed_id FROM ` + changesOf + ` ORDER BY c.number LIMIT $8) c
-) l WHERE l.up_to <= $9 ORDER BY l.up_to`
+  CROSS JOIN LATERAL (SELECT c.number, c.changed_id FROM ` + changesOf + ` ORDER BY c.number LIMIT $9) c
+) l WHERE l.up_to <= $10 ORDER BY l.up_to`
 
 	// isNumberSQL accepts what can be added up: a number, or a text with a decimal number.
 	isNumberSQL = `v.value #>> '{}' ~ '^-?[0-9]{1,100}([.][0-9]{1,100})?$'`
@@ -71,18 +74,21 @@ SELECT l.n, l.changed_id FROM (
 WITH members AS MATERIALIZED (
   SELECT k.n, c.changed_id, c.rank, o.amounts, o.fields
   FROM ` + targetsOf + ` CROSS JOIN LATERAL (
-    SELECT c.changed_id, row_number() OVER (ORDER BY c.number) AS rank FROM ` + changesOf + `) c
+    SELECT c.changed_id, row_number() OVER (ORDER BY min(c.number)) AS rank FROM (
+      SELECT c.changed_id, c.number FROM ` + changesOf + ` ORDER BY c.number LIMIT $16) c GROUP BY c.changed_id) c
   CROSS JOIN LATERAL (
     SELECT (SELECT jsonb_object_agg(f.name, o.state #> string_to_array(f.path, '.'))
-        FROM unnest($11::text[], $12::text[]) AS f(name, path)) AS amounts,
-      (SELECT jsonb_object_agg(f.name, o.state #> string_to_array(f.path, '.'))
-        FROM unnest($13::text[], $14::text[]) AS f(name, path) WHERE c.rank <= $8) AS fields
-    FROM objects o WHERE o.source = $2 AND o.account = k.account AND o.object_type = $9 AND o.object_id = c.changed_id
-      AND NOT o.deleted AND NOT o.ambiguous AND o.state #>> string_to_array($10, '.') = k.id LIMIT 1) o
+        FROM unnest($12::text[], $13::text[]) AS f(name, path)) AS amounts,
+      (SELECT jsonb_object_agg(f.name, CASE WHEN octet_length(v.value::text) <= $17 THEN v.value END)
+        FROM unnest($14::text[], $15::text[]) AS f(name, path)
+          CROSS JOIN LATERAL (SELECT o.state #> string_to_array(f.path, '.') AS value) v
+        WHERE c.rank <= $9) AS fields
+    FROM objects o WHERE o.source = $2 AND o.account = k.account AND o.object_type = $10 AND o.object_id = c.changed_id
+      AND NOT o.deleted AND NOT o.ambiguous AND o.state #>> string_to_array($11, '.') = k.id LIMIT 1) o
 ), listed AS (
-  SELECT m.n, count(*) AS members, count(*) FILTER (WHERE m.rank <= $8) AS listed,
+  SELECT m.n, count(*) AS members, max(m.rank) AS last, count(*) FILTER (WHERE m.rank <= $9) AS listed,
     jsonb_agg(coalesce(m.fields, '{}') || jsonb_build_object('id', m.changed_id) ORDER BY m.rank)
-      FILTER (WHERE m.rank <= $8) AS objects
+      FILTER (WHERE m.rank <= $9) AS objects
   FROM members m GROUP BY m.n
 ), sums AS (
   SELECT s.n, jsonb_object_agg(s.name, s.total) AS sums, min(s.name) FILTER (WHERE s.bad > 0) AS bad_name,
@@ -94,10 +100,10 @@ WITH members AS MATERIALIZED (
     FROM members m CROSS JOIN LATERAL jsonb_each(m.amounts) v GROUP BY m.n, v.key) s
   GROUP BY s.n
 )
-SELECT k.n, jsonb_build_object('type', $9::text, 'count', coalesce(l.members, 0), 'objects', coalesce(l.objects, '[]'),
-  'cut', coalesce(l.members > l.listed, false), 'sums', coalesce(s.sums,
-    (SELECT jsonb_object_agg(f.name, 0) FROM unnest($11::text[]) AS f(name)), '{}'))::text,
-  coalesce(s.bad_name, ''), coalesce(s.bad, 0)::bigint
+SELECT k.n, jsonb_build_object('type', $10::text, 'count', coalesce(l.members, 0), 'objects', coalesce(l.objects, '[]'),
+  'truncated', coalesce(l.members > l.listed, false), 'sums', coalesce(s.sums,
+    (SELECT jsonb_object_agg(f.name, 0) FROM unnest($12::text[]) AS f(name)), '{}'))::text,
+  coalesce(s.bad_name, ''), coalesce(s.bad, 0)::bigint, coalesce(l.last, 0)
 FROM generate_series(1, cardinality($5::text[])) AS k(n) LEFT JOIN listed l ON l.n = k.n LEFT JOIN sums s ON s.n = k.n`
 
 	// deleteChangesSQL looks up the changes of one object after the other. The table grows too fast
@@ -107,12 +113,15 @@ DELETE FROM effect_window_changes d WHERE d.ctid = ANY (ARRAY(
   SELECT c.ctid FROM ` + targetsOf + ` CROSS JOIN LATERAL (SELECT c.ctid FROM ` + changesOf + ` OFFSET 0) c))`
 
 	// purgeChangesSQL deletes collected changes that no rule reads any more: their window was
-	// evaluated or abandoned, and the object that they belong to is not deferred. It may not exist.
+	// evaluated or abandoned, or their rule is absent or has another summary, and the object that
+	// they belong to is not deferred. That object may not exist.
 	purgeChangesSQL = `
 DELETE FROM effect_window_changes d WHERE d.ctid = ANY (ARRAY(
   SELECT c.ctid FROM effect_window_changes c
   WHERE NOT EXISTS (SELECT FROM effect_windows w WHERE w.rule = c.rule AND w.source = c.source
-      AND w.object_type = c.object_type AND w.window_end = c.window_end AND w.window_start = c.window_start)
+      AND w.object_type = c.object_type AND w.window_end = c.window_end AND w.window_start = c.window_start
+      AND w.summary = c.summary
+      AND coalesce((SELECT seconds FROM effect_schedule_clock), 0) - w.clock_seconds <= $2)
     AND NOT EXISTS (SELECT FROM effect_window_waits v WHERE v.rule = c.rule AND v.source = c.source
       AND v.object_type = c.object_type AND v.account = c.account AND v.object_id = c.object_id
       AND v.window_end = c.window_end AND v.window_start = c.window_start)
@@ -160,7 +169,8 @@ func (t *pageTx) collectChanges(ctx context.Context, tx pgx.Tx) (collected bool,
 	}
 	var last int64
 	if err := tx.QueryRow(ctx, collectSQL, *t.collectedUntil, *t.changesUntil, t.Settings.PageChanges, t.rule.Name,
-		t.source, t.rule.Type, *t.start, *t.end, s.Type, s.By).Scan(&last); err != nil {
+		t.source, t.rule.Type, *t.start, *t.end, s.Type, s.By, provider.MaxNameBytes,
+		s.Identity()).Scan(&last); err != nil {
 		return false, fmt.Errorf("collect changes: %w", err)
 	}
 	t.collectedUntil, t.more = &last, true
@@ -170,7 +180,8 @@ func (t *pageTx) collectChanges(ctx context.Context, tx pgx.Tx) (collected bool,
 // targetArgs returns the arguments of changesOf and targetsOf.
 func (t *pageTx) targetArgs(all []target, more ...any) []any {
 	accounts, ids, starts, ends := columns(all)
-	return append([]any{t.rule.Name, t.source, t.rule.Type, accounts, ids, starts, ends}, more...)
+	return append([]any{t.rule.Name, t.source, t.rule.Type, accounts, ids, starts, ends, t.rule.Summary.Identity()},
+		more...)
 }
 
 // listChanged returns the keys of the objects that the summaries of a page list. It leaves the last
@@ -209,11 +220,16 @@ func (t *pageTx) summarize(ctx context.Context, tx pgx.Tx, all []target) error {
 	sums, fields := slices.Sorted(maps.Keys(s.Sums)), slices.Sorted(maps.Keys(s.Fields))
 	var n int
 	var summary, badName string
-	var bad int64
+	var bad, last int64
 	if err := postgres.ForEach(ctx, tx, summarySQL, t.targetArgs(all, rules.MaxListed, s.Type, s.By, sums,
-		paths(s.Sums, sums), fields, paths(s.Fields, fields)), []any{&n, &summary, &badName, &bad}, func() error {
+		paths(s.Sums, sums), fields, paths(s.Fields, fields), rules.MaxSummarized+1,
+		rules.MaxListedBytes), []any{&n, &summary, &badName, &bad, &last}, func() error {
 		all[n-1].summary = []byte(summary)
-		if bad > 0 {
+		switch {
+		case last > rules.MaxSummarized:
+			all[n-1].summaryErr = fmt.Errorf("summary: more than %d objects changed in the window: use a shorter "+
+				"window", rules.MaxSummarized)
+		case bad > 0:
 			all[n-1].summaryErr = fmt.Errorf("summary.sums.%s: %d values of changed objects are not numbers: correct "+
 				"the path %s", badName, bad, s.Sums[badName])
 		}
@@ -244,15 +260,17 @@ func (t *pageTx) deleteChanges(ctx context.Context, tx pgx.Tx, done []target) er
 	return nil
 }
 
-// purgeChanges deletes collected changes that no rule reads any more.
+// purgeChanges deletes collected changes that no rule reads any more, at most purges statements at
+// once.
 func (a *Scheduler) purgeChanges(ctx context.Context) error {
-	for {
-		deleted, err := a.Pool.Exec(ctx, purgeChangesSQL, purgedTogether)
+	for range purges {
+		deleted, err := a.Pool.Exec(ctx, purgeChangesSQL, purgedTogether, a.absentSeconds())
 		if err != nil {
 			return fmt.Errorf("delete collected changes: %w", err)
 		}
 		if deleted.RowsAffected() < purgedTogether {
-			return nil
+			break
 		}
 	}
+	return nil
 }

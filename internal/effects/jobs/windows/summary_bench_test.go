@@ -22,7 +22,7 @@ import (
 // BenchmarkSummary plans a window of 10,000 customers with three changed invoices each, while
 // events are applied, and compares the time to apply an event with that before the window. On
 // 2026-11-27 it took 22 s on two processors with a load of 20. An event took 5.8 ms before and 7.6
-// ms beside it (p50), and 22 ms and 39 ms (p99). With a load of 34 it took 66 s, 32 ms and 28 ms
+// ms during it (p50), and 22 ms and 39 ms (p99). With a load of 34 it took 66 s, 32 ms and 28 ms
 // (p50), and 77 ms and 94 ms (p99):
 //
 //	go test -run '^$' -bench BenchmarkSummary -benchtime 2x ./internal/effects/jobs/windows

@@ -26,7 +26,7 @@ func perCustomer(t testing.TB, length time.Duration) *rules.Rule {
 	r := rule(t, "x", "", length)
 	var err error
 	r.Key, err = rules.CompileText(`{{ object.id }} {{ window.end }} {{ summary.count }} {{ summary.sums.total }}`+
-		`{{ summary.cut ? " cut after " + string(len(summary.objects)) : "" }}`, scope)
+		`{{ summary.truncated ? " truncated after " + string(len(summary.objects)) : "" }}`, scope)
 	must(t, err)
 	r.When, err = rules.Compile(`summary.count > 0`, scope, true)
 	must(t, err)
@@ -102,8 +102,8 @@ func TestSummary_changes_belongToTheirWindow(t *testing.T) {
 	tick(t, a)
 	wantPlanned(t, b.planned(t)[3:], "ada 13 2 101")
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT template_data->>'summary' FROM effects WHERE key LIKE 'ada%T12%'`),
-		`{"cut": false, "sums": {"total": 3000}, "type": "invoice", "count": 2, `+
-			`"objects": [{"n": "n_10", "id": "10"}, {"n": "n_11", "id": "11"}]}`)
+		`{"sums": {"total": 3000}, "type": "invoice", "count": 2, `+
+			`"objects": [{"n": "n_10", "id": "10"}, {"n": "n_11", "id": "11"}], "truncated": false}`)
 	b.setClock(t, "14:59:59") // late, before any later change
 	b.change(t, func() { b.invoice(t, "13", "bob", "5", "certain") })
 	b.setClock(t, "16:00:00")
@@ -111,6 +111,36 @@ func TestSummary_changes_belongToTheirWindow(t *testing.T) {
 	wantPlanned(t, b.planned(t)[4:], "bob 16 1 5")
 	a = b.newScheduler(2, perCustomer(t, 0)) // maintains at once
 	tick(t, a)
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*)::text FROM effect_window_changes`), "0")
+}
+
+// Changes that were collected for another summary do not count. A text that is too long for an id,
+// and a listed value that is too large, prevent nothing.
+func TestSummary_editedRule_collectsAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.setClock(t, "10:30")
+	edited := perCustomer(t, 0)
+	edited.Summary = &rules.Summary{Type: "receipt", By: invoices.By, Sums: invoices.Sums, Fields: invoices.Fields}
+	tick(t, b.newScheduler(2, edited))
+	b.change(t, func() {
+		b.put(t, "customer", "ada", `{}`, "certain")
+		b.invoice(t, "1", "ada", "10", "certain")
+		b.invoice(t, "2", strings.Repeat("x", 300), "10", "certain")
+		b.put(t, "receipt", "3", `{"customer": "ada", "amount": {"due": 100}}`, "certain")
+		b.put(t, "invoice", "4", `{"customer": "ada", "number": "`+strings.Repeat("x", 5000)+`"}`, "certain")
+	})
+	b.setClock(t, "11:00:01")
+	b.db.Exec(t, `UPDATE effect_windows SET window_start = '2026-11-02 10:00+00', window_end = '2026-11-02 11:00+00',
+		summary = 'receipt by customer', collected_until = 99, changes_until = 99`) // as the edited rule left it
+	b.db.Exec(t, `INSERT INTO effect_window_changes SELECT 'x', $1, 'customer', '', 'ada', '2026-11-02 11:00+00',
+		'2026-11-02 10:00+00', number, object_id, 'receipt by customer' FROM changes WHERE object_type = 'receipt'`,
+		b.source)
+	tick(t, b.newScheduler(2, perCustomer(t, 0)))
+	wantPlanned(t, b.planned(t), "ada 11 2 10")
+	wantPlanned(t, b.db.QueryStrings(t, `SELECT template_data->'summary'->'objects'->>1 FROM effects`),
+		`{"n": null, "id": "4"}`)
+	tick(t, b.newScheduler(2, perCustomer(t, 0))) // maintains at once
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*)::text FROM effect_window_changes`), "0")
 }
 
@@ -170,7 +200,7 @@ func TestSummary_manyObjects_listIsCut(t *testing.T) {
 	})
 	b.setClock(t, "11:00:01")
 	tick(t, a)
-	wantPlanned(t, b.planned(t), "cus_1 11 1001 2002 cut after 1000", "cus_2 11 1000 2000", "cus_3 11 1 5")
+	wantPlanned(t, b.planned(t), "cus_1 11 1001 2002 truncated after 1000", "cus_2 11 1000 2000", "cus_3 11 1 5")
 }
 
 // insertInvoicesSQL inserts invoices of customer cus_$3, or, if it is 0, three of each customer.
@@ -296,7 +326,8 @@ func TestSummary_largeTables_plansUseIndexes(t *testing.T) {
 	b.db.Exec(t, `INSERT INTO changes SELECT source, account, object_type, object_id, row_number() OVER (), 1, false,
 		false, updated_at FROM objects`)
 	b.db.Exec(t, `INSERT INTO effect_window_changes SELECT 'hourly', source, 'customer', '', state->>'customer',
-		'2026-11-02 11:00+00', '2026-11-02 10:00+00', row_number() OVER (), object_id FROM objects`)
+		'2026-11-02 11:00+00', '2026-11-02 10:00+00', row_number() OVER (), object_id,
+		'invoice by customer' FROM objects`)
 	b.db.Exec(t, `INSERT INTO effect_windows (rule, source, object_type, cron, time_zone, decided_at)
 		SELECT 'other', 1, 'customer', n::text, '', now() FROM generate_series(1, 2000) n`)
 	start, end := time.Date(2026, 11, 2, 10, 0, 0, 0, time.UTC), time.Date(2026, 11, 2, 11, 0, 0, 0, time.UTC)
@@ -307,16 +338,17 @@ func TestSummary_largeTables_plansUseIndexes(t *testing.T) {
 			accounts, ids = append(accounts, ""), append(ids, fmt.Sprint("cus_", n))
 			starts, ends = append(starts, start), append(ends, end)
 		}
-		return append([]any{"hourly", b.source, "customer", accounts, ids, starts, ends}, more...)
+		return append([]any{"hourly", b.source, "customer", accounts, ids, starts, ends,
+			invoices.Identity()}, more...)
 	}
 	fullScan := regexp.MustCompile(`Seq Scan on (objects|changes|effect_window_changes)|Rows Removed by .*: \d{4,}`)
 	b.db.WithEachPlan(t, func(name string, tx pgx.Tx) {
 		for sql, args := range map[string][]any{
 			windows.CollectSQL: {int64(10_000), int64(20_000), 2000, "hourly", b.source, "customer", start, end,
-				"invoice", "customer"},
+				"invoice", "customer", 255, invoices.Identity()},
 			windows.ListedSQL: page(1000, 2000),
 			windows.SummarySQL: page(1000, "invoice", "customer", []string{"total"}, []string{"amount.due"},
-				[]string{"n"}, []string{"number"}),
+				[]string{"n"}, []string{"number"}, 1000, 4096),
 			windows.DeleteChangesSQL: page(),
 		} {
 			plan, err := postgres.Collect(t.Context(), tx, pgx.RowTo[string], "EXPLAIN (ANALYZE, TIMING OFF) "+sql,
