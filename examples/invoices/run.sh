@@ -29,7 +29,7 @@ echo "$(curl -fsS "$SINK_URL/-/did" | wc -l) mails were sent"
 
 say "restart: the import continues, and the mails too, when the lease of the dead process is over (50 seconds)"
 start_postern
-postern reconcile billing --type invoice
+postern runs watch 1
 eventually all_done 50
 
 say "import everything once more"
