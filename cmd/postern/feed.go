@@ -46,8 +46,8 @@ func newFeedSetCommand(c *cli) *cobra.Command {
 		use: "set NAME", short: "Set a feed cursor, as its reader does with PUT /api/v1/feed-cursors/NAME",
 		long: `Set a feed cursor, as its reader does with PUT /api/v1/feed-cursors/NAME. A cursor that does not
 exist is created, at the beginning if --after is absent. A reader that continues after the stored
-cursor reads what comes after it, so set it only while the reader is stopped. The
-cursor then belongs to the next token that reports, for example a new token of the reader.`,
+cursor reads what comes after it, so set it only while the reader is stopped.
+The cursor then belongs to the next token that reports, for example a new token of the reader.`,
 		example: `  postern feed set shop --after latest --stalls-after 15m
   postern feed set shop --after '' --rewind   # reads everything again`,
 		params: slices.DeleteFunc(operations.Params(operations.FeedCursorParams{}), func(p operations.Param) bool {

@@ -151,8 +151,9 @@ type CursorReport struct {
 	// Rewind allows a position before the stored one.
 	Rewind bool
 	By     string
-	// ByReader: By is a token below operator. It may not move a cursor that another such token
-	// moved last. After a report of an operator, the next reader who reports has the cursor.
+	// ByReader: By is a token without the role operator. It cannot move a cursor that another such
+	// token moved last. After a report of an operator, the cursor belongs to the next token that
+	// reports.
 	ByReader bool
 }
 

@@ -34,6 +34,19 @@ func (b *fixture) insertEndedRun(t *testing.T, run int, status string) {
 			clock_now(), clock_now())`, run, status))
 }
 
+// An error paused a swap that has replaced objects. A rebuild that awaits a decision is paused too,
+// and needs no alert.
+func TestNotice_pausedSwap_isSent(t *testing.T) {
+	t.Parallel()
+	b := setup(t, `{oncall: {to: app, path: /alerts, conditions: [failed_runs]}}`)
+	b.watch(t)
+	b.waitRows(t, 1)
+	b.db.Exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at)
+		SELECT 'rebuild', '{}', '', '', 'paused', detail, counts, clock_now(), clock_now()
+		FROM (VALUES ('all events are staged', '{"applied": 1}'::jsonb), ('an error', '{"swapped": 1}')) d(detail, counts)`)
+	b.wantReceived(t, 0, "failed_runs happened 1")
+}
+
 // The receiver got a notice, but its response was lost, and another run failed meanwhile. The next
 // notice has another id, so that the receiver does not take it for a repetition.
 func TestNoticeID_responseLostAndAnotherRunFails_differs(t *testing.T) {

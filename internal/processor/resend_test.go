@@ -318,4 +318,14 @@ func TestAnnounce_allObjects_insertsEachOnce(t *testing.T) {
 	if !due {
 		t.Error("announced changes have an age that delays them or raises an alarm")
 	}
+	// A process forwards a row only if it has all of its sources.
+	b.DB.Exec(t, `TRUNCATE outbox; INSERT INTO objects SELECT (jsonb_populate_record(o, jsonb_build_object('source',
+		o.source + 1))).* FROM objects o LIMIT 1`)
+	if n, err := processor.Announce(t.Context(), operator, 0, "thing"); err != nil || n != 451 {
+		t.Errorf("announced %d of two sources, %v", n, err)
+	}
+	b.Scan(t, `SELECT count(*) FROM outbox WHERE sources[1] <> sources[cardinality(sources)]`, &rows)
+	if rows != 0 {
+		t.Errorf("%d rows have two sources", rows)
+	}
 }
