@@ -43,7 +43,8 @@ func TestNotice_pausedSwap_isSent(t *testing.T) {
 	b.waitRows(t, 1)
 	b.db.Exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at)
 		SELECT 'rebuild', '{}', '', '', 'paused', detail, counts, clock_now(), clock_now()
-		FROM (VALUES ('all events are staged', '{"applied": 1}'::jsonb), ('an error', '{"swapped": 1}')) d(detail, counts)`)
+		FROM (VALUES ('all events are staged', '{"applied": 1}'::jsonb), ('an error', '{"swapped": 1}'))
+			AS d(detail, counts)`)
 	b.wantReceived(t, 0, "failed_runs happened 1")
 }
 
