@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/page"
@@ -285,6 +286,12 @@ func login(t *testing.T, name, role string) *tab {
 func (b *tab) enter(token string) {
 	b.t.Helper()
 	b.do(chromedp.SetValue(`[name="token"]`, token), chromedp.Click("main form button"))
+}
+
+// withoutScript turns the scripts of later pages off: they stay as they are read.
+func (b *tab) withoutScript() {
+	b.t.Helper()
+	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 }
 
 // get reads a path of an instance with a token; "" for none.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -71,7 +70,7 @@ func TestConsole_hostileEvents_areText(t *testing.T) {
 // Without scripts, lists can be filtered and read on, and changes can be made.
 func TestConsole_withoutScript_works(t *testing.T) {
 	b := open(t)
-	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.withoutScript()
 	b.visit("/console/events")
 	b.do(chromedp.SetValue(`form.filter [name="type"]`, "customer.updated"), chromedp.Click("form.filter button"))
 	b.waitFor(`location.search.includes("type=customer.updated")`)

@@ -12,6 +12,7 @@ import (
 func TestRun_typedReason_staysDuringRefreshes(t *testing.T) {
 	b, colleague := open(t), open(t)
 	colleague.allowed = []string{"400", "409"}
+	colleague.withoutScript()
 	b.visit("/console/runs/new/replay?source=stripe&rate=1")
 	b.submit(1, "Start the replay", "p.reason", "slowly")
 	b.at("/console/runs/")
@@ -58,6 +59,7 @@ func TestSession_endedBeforeAForm_keepsTheReason(t *testing.T) {
 
 	second := openOn(t, &guarded)
 	second.allowed = []string{"400", "409"}
+	second.withoutScript()
 	second.visit("/console/login")
 	second.enter(token)
 	second.at("/console/")
