@@ -21,7 +21,7 @@ const maxHTTP2Streams = 100
 // batches, publications, stream and pool.
 func (a *App) addGateway(ctx context.Context, t Tuning) error {
 	cfg := a.Config
-	deliverySpool, name, err := a.openSpool(cfg)
+	deliverySpool, name, err := a.openSpool(cfg, t.SpoolStallAfter)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 
 // openSpool opens the configured spool and returns it with its name, or nil if none is configured.
 // The ingest server closes it.
-func (a *App) openSpool(cfg *config.Config) (_ *spool.Spool, name string, err error) {
+func (a *App) openSpool(cfg *config.Config, stallAfter time.Duration) (_ *spool.Spool, name string, err error) {
 	if cfg.Ingest.Spool.Dir == "" {
 		return nil, "", nil
 	}
@@ -29,7 +29,7 @@ func (a *App) openSpool(cfg *config.Config) (_ *spool.Spool, name string, err er
 		return nil, "", errors.Join(fmt.Errorf("ingest.spool.dir: %w", err), disk.Close())
 	}
 	s, err := spool.Open(disk, spool.Options{MaxBytes: int64(cfg.Ingest.Spool.MaxBytes),
-		Logger: a.Logger.With("component", "spool")})
+		StallAfter: stallAfter, Logger: a.Logger.With("component", "spool")})
 	if err != nil {
 		return nil, "", fmt.Errorf("ingest.spool.dir: %w", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -40,16 +39,10 @@ func (c *Conn) PublishChanges(ctx context.Context, changes []Change) []Ack {
 	return c.publishAll(ctx, msgs)
 }
 
-// hasChangeTimeout bounds HasChange.
-const hasChangeTimeout = 5 * time.Second
-
 // HasChange returns true if the changes stream still has a message of the given batch at the given
 // sequence. It returns false after the stream was deleted or restored from an older state.
 func (c *Conn) HasChange(ctx context.Context, sequence uint64, batch int64) (bool, error) {
-	// A request that is lost with its connection gets no response, so it needs a timeout: the
-	// sender of changes waits for it.
-	ctx, cancel := context.WithTimeoutCause(ctx, hasChangeTimeout,
-		errors.New("read the stream of changes: no response within 5 s"))
+	ctx, cancel := withResponseTimeout(ctx)
 	defer cancel()
 	s, err := c.js.Stream(ctx, ChangesStream)
 	if IsNotFound(err) {

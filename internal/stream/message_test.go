@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -337,4 +338,25 @@ func TestDocuments_nameTheCleanReleases(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A request whose response is lost ends long before the caller's own limit.
+func TestConn_responseIsLost_requestEnds(t *testing.T) {
+	t.Parallel()
+	b, proxy := setup(t, 1000, true)
+	proxy.StallResponses()
+	var group sync.WaitGroup
+	for name, request := range map[string]func(context.Context) error{
+		"lag":    func(ctx context.Context) error { _, err := b.conn.Lag(ctx, true); return err },
+		"change": func(ctx context.Context) error { _, err := b.conn.HasChange(ctx, 1, 1); return err },
+	} {
+		group.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			if err := request(ctx); err == nil || ctx.Err() != nil {
+				t.Errorf("%s: %v, the caller's limit: %v", name, err, ctx.Err())
+			}
+		})
+	}
+	group.Wait()
 }

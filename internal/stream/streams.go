@@ -149,8 +149,19 @@ func (l Lag) Capacity(ratio float64) int {
 	return int(max(0, math.Floor(min(ratio-l.Ratio, ratio-float64(l.Span)/maxMessages)*maxMessages+rounding)))
 }
 
+// errLateResponse is the cause of the end of a context of withResponseTimeout.
+var errLateResponse = fmt.Errorf("the stream did not respond within %s", PublishTimeout)
+
+// withResponseTimeout bounds requests to the server. One that is lost with its connection gets no
+// response, so the caller would wait until its own limit, which may be a minute.
+func withResponseTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, PublishTimeout, errLateResponse)
+}
+
 // Lag reads the lag from the server. withOldest costs one more request.
 func (c *Conn) Lag(ctx context.Context, withOldest bool) (Lag, error) {
+	ctx, cancel := withResponseTimeout(ctx)
+	defer cancel()
 	s, err := c.js.Stream(ctx, EventsStream)
 	if err != nil {
 		return Lag{}, fmt.Errorf("read stream %s: %w", EventsStream, err)

@@ -167,6 +167,13 @@ func (s *site) start(t *testing.T, tune func(*app.Tuning)) {
 
 func (s *site) run(t *testing.T, o app.Options) *app.App {
 	t.Helper()
+	tune := o.Tune
+	o.Tune = func(tuning *app.Tuning) {
+		tuning.SpoolStallAfter = deadline // the disk of a busy machine
+		if tune != nil {
+			tune(tuning)
+		}
+	}
 	o.Config, o.Logger = s.cfg, slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	a, err := app.New(t.Context(), o)
 	must(t, err)
