@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -70,29 +70,39 @@ func (s *schemas) param(p operations.Param) object {
 	return schema
 }
 
-// enumOf returns the words of a result that has those of a parameter; nil if it has no fixed set.
-func enumOf(in reflect.Type, f reflect.StructField) []string {
-	var params any
-	name := "status"
-	switch {
-	case in == reflect.TypeFor[effects.Effect]() && f.Name == "State":
-		params, name = operations.EffectParams{}, "state"
-	case f.Name != "Status":
-		return nil
-	case in == reflect.TypeFor[runs.Run]():
-		params = operations.RunParams{}
-	case in == reflect.TypeFor[events.Item]():
-		params = operations.EventFilter{}
-	case slices.Contains([]reflect.Type{reflect.TypeFor[events.Outcome](), reflect.TypeFor[events.Original](),
-		reflect.TypeFor[operations.HistoryEvent]()}, in):
-		params = operations.OutcomeParams{}
-	case in == reflect.TypeFor[operations.FailureGroup]():
-		params = operations.FailureParams{}
-	default:
-		return nil
+// fixedSets are the members of type string that have the words of a parameter, by type and field.
+var fixedSets = map[reflect.Type]map[string]struct {
+	params any
+	name   string
+}{
+	reflect.TypeFor[runs.Run]():      {"Job": {operations.RunParams{}, "job"}},
+	reflect.TypeFor[runs.Schedule](): {"Job": {operations.RunParams{}, "job"}},
+	reflect.TypeFor[events.Item](): {"Status": {operations.EventFilter{}, "status"},
+		"Origin": {operations.EventFilter{}, "origin"}},
+	reflect.TypeFor[events.Outcome]():          {"Status": {operations.OutcomeParams{}, "status"}},
+	reflect.TypeFor[events.Original]():         {"Status": {operations.OutcomeParams{}, "status"}},
+	reflect.TypeFor[operations.HistoryEvent](): {"Status": {operations.OutcomeParams{}, "status"}},
+	reflect.TypeFor[operations.FailureGroup](): {"Status": {operations.FailureParams{}, "status"}},
+	reflect.TypeFor[objectscan.Difference](): {"Kind": {operations.DifferenceParams{}, "kind"},
+		"Result": {operations.DifferenceParams{}, "result"}},
+}
+
+// orEmpty matches the comment of a member that may be empty.
+var orEmpty = regexp.MustCompile(`""|\bempty\b`)
+
+// enumOf returns the words of a member; nil if it has no fixed set. Those of a type of its own are
+// its constants.
+func (s *schemas) enumOf(in reflect.Type, f reflect.StructField) (words []string) {
+	if of, ok := fixedSets[in][f.Name]; ok {
+		all := operations.Params(of.params)
+		words = all[slices.IndexFunc(all, func(p operations.Param) bool { return p.Name == of.name })].Values
+	} else if f.Type.Kind() == reflect.String && f.Type.PkgPath() != "" {
+		words = s.comments.of(s.t, f.Type).constants[f.Type.Name()]
 	}
-	all := operations.Params(params)
-	return all[slices.IndexFunc(all, func(p operations.Param) bool { return p.Name == name })].Values
+	if words != nil && orEmpty.MatchString(s.comments.field(s.t, in, f.Name)) {
+		return slices.Concat(words, []string{""})
+	}
+	return words
 }
 
 // of describes a type as encoding/json writes it. option is the option of its JSON tag.
@@ -207,7 +217,7 @@ func (s *schemas) members(t reflect.Type, into object, required map[string]bool)
 			continue
 		}
 		schema := s.of(f.Type, option)
-		if words := enumOf(t, f); words != nil {
+		if words := s.enumOf(t, f); words != nil {
 			schema["enum"] = words
 		}
 		text := s.comments.field(s.t, t, f.Name)

@@ -196,7 +196,8 @@ type Outcome struct {
 	ObjectType string `json:"object_type"`
 	ObjectID   string `json:"object_id"`
 	Status     string `json:"status"`
-	Reason     string `json:"reason"`
+	// Reason explains the status.
+	Reason string `json:"reason"`
 	// Version is the event's own version, DecidedBy the version that the object had at the
 	// decision; null if there is none.
 	Version   json.RawMessage `json:"version"`

@@ -21,6 +21,7 @@ import (
 // RejectionGroup is the rejected deliveries of one source with one reason.
 type RejectionGroup struct {
 	Source string `json:"source"`
+	// Why they were rejected, as a word.
 	Reason string `json:"reason"`
 	// The reason and its usual cause, in a sentence.
 	Explanation string `json:"explanation"`

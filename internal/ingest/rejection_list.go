@@ -21,8 +21,9 @@ type Rejection struct {
 	ID         int64          `json:"id"`
 	Source     string         `json:"source"`
 	ReceivedAt events.Instant `json:"received_at"`
-	Reason     string         `json:"reason"`
-	// Explanation describes the reason and its usual cause, Detail this delivery.
+	// Reason is why it was rejected, as a word. Explanation describes the reason and its usual
+	// cause, Detail this delivery.
+	Reason      string `json:"reason"`
 	Explanation string `json:"explanation"`
 	Detail      string `json:"detail"`
 	Remote      string `json:"remote"`

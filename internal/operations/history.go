@@ -40,6 +40,7 @@ type HistoryEvent struct {
 	// LateMS is the time from OccurredAt to ReceivedAt in milliseconds; null if one is not known.
 	LateMS *int64 `json:"late_ms"`
 	Status string `json:"status"`
+	// Reason explains the status.
 	Reason string `json:"reason"`
 	// Version is the event's own version, DecidedBy the version that the object had at the
 	// decision; null if there is none.

@@ -47,7 +47,7 @@ type RepublisherStatus struct {
 	// EndedAt is when a pass last reached its end, nil if none did. Detail says why the last pass
 	// did not.
 	EndedAt *events.Instant `json:"ended_at"`
-	// RepublishCounts describe the last pass that published anything.
+	// These counts are of the last pass that published anything.
 	RepublishCounts
 	Detail string `json:"detail,omitzero"`
 	// Requested are passes that operators have requested and that have not ended.

@@ -19,12 +19,13 @@ type Request struct {
 	Account    string `json:"account"`
 	ObjectType string `json:"object_type"`
 	ObjectID   string `json:"object_id"`
-	Reason     string `json:"reason"`
+	// Reason is why the object is refetched.
+	Reason string `json:"reason"`
 	// RequestedBy is the operator who requested the refetch; "" if the mirror did.
 	RequestedBy string         `json:"requested_by"`
 	RequestedAt events.Instant `json:"requested_at"`
-	// Due is the earliest time of the next attempt. It is zero if the request is Suspended: no
-	// attempt is made, and Error has the reason.
+	// Due is the earliest time of the next attempt; zero for none. Suspended means that no attempt
+	// is made, and Error has the reason.
 	Due       events.Instant `json:"due"`
 	Suspended bool           `json:"suspended"`
 	// After is the provider's time after which the refetch must begin; zero for any time.

@@ -62,7 +62,7 @@ type ScheduleState struct {
 	// Planned is true if that was less than a minute ago.
 	ConfirmedAt events.Instant `json:"configured_at"`
 	Planned     bool           `json:"planned"`
-	// LastRun is the number of the newest run; 0 for none. LastStatus is its status.
+	// LastRun is the number of the newest run; 0 for none. LastStatus is its status; "" for none.
 	LastRun     int64          `json:"last_run"`
 	LastStatus  Status         `json:"last_status"`
 	LastEndedAt events.Instant `json:"last_ended_at"`
