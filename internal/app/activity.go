@@ -55,7 +55,7 @@ func (a *App) addActivity(ctx context.Context, t Tuning) error {
 // database.
 func (a *App) checkAdminPool(ctx context.Context) error {
 	switch {
-	case !a.hasSpool:
+	case a.deliverySpool == nil:
 		return postgres.CheckConnection(ctx, a.adminPool)
 	case !a.databaseUnavailable:
 		return a.checkPool(ctx, a.adminPool)

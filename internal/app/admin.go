@@ -58,7 +58,8 @@ func (a *App) addAdmin(ctx context.Context) error {
 	follower := &operations.Follower{Pool: pool, Logger: a.Logger}
 	reader := changes.NewReader(pool, a.Logger)
 	environment := &operations.Doctor{Options: func() doctor.Options {
-		return doctor.Options{Config: a.currentConfig.Load(), Pool: pool, Conn: a.anyStreamConn}
+		return doctor.Options{Config: a.currentConfig.Load(), Pool: pool, Conn: a.anyStreamConn,
+			Spool: a.deliverySpool}
 	}}
 	api := admin.New(admin.Options{Pool: pool, Ready: a.Ready, Metrics: a.metrics.Handler(),
 		Stream: a.anyStreamConn, Retention: retentionPolicy(a.Config), Logger: a.Logger,
@@ -165,7 +166,7 @@ func (a *App) checkTokens(ctx context.Context, pool *pgxpool.Pool, address strin
 	defer cancel()
 	n, err := adminauth.CountValidTokens(ctx, pool)
 	switch {
-	case a.hasSpool && postgres.IsUnavailable(err):
+	case a.deliverySpool != nil && postgres.IsUnavailable(err):
 		a.Logger.Warn("cannot count tokens; the admin address rejects all requests until postgresql is back", "admin",
 			address, "error", err)
 		return nil

@@ -31,6 +31,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/telemetry"
 )
@@ -90,10 +91,12 @@ type App struct {
 	reprocessor *operations.Reprocessor
 	// anyStreamConn is the first connection to JetStream, for reading its state.
 	anyStreamConn *stream.Conn
-	// hasSpool is true if the process can work without PostgreSQL until the spool is full.
+	// deliverySpool is the gateway's spool; nil for none. Until it is full, the process can work
+	// without PostgreSQL.
+	deliverySpool *spool.Spool
 	// databaseUnavailable is true if PostgreSQL did not respond at the start.
-	hasSpool, databaseUnavailable bool
-	onReload                      func(*config.Config)
+	databaseUnavailable bool
+	onReload            func(*config.Config)
 	// currentConfig is the configuration with the current sources; configLoaded says since when.
 	currentConfig atomic.Pointer[config.Config]
 	configLoaded  atomic.Pointer[configLoaded]
@@ -191,8 +194,8 @@ func (a *App) namedPool(ctx context.Context, url, role, name string, max int32) 
 
 // openPool opens a pool with the given options and registers its closing.
 func (a *App) openPool(ctx context.Context, o postgres.Options) (*pgxpool.Pool, error) {
-	check := a.hasSpool && !a.databaseUnavailable && !o.Lazy
-	o.Lazy, o.OnUnsafeSettings, o.Connections = o.Lazy || a.hasSpool, a.warnUnsafeServer, &a.connections
+	check := a.deliverySpool != nil && !a.databaseUnavailable && !o.Lazy
+	o.Lazy, o.OnUnsafeSettings, o.Connections = o.Lazy || a.deliverySpool != nil, a.warnUnsafeServer, &a.connections
 	pool, err := postgres.Connect(ctx, o)
 	if err != nil {
 		return nil, err

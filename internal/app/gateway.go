@@ -21,11 +21,11 @@ const maxHTTP2Streams = 100
 // batches, publications, stream and pool.
 func (a *App) addGateway(ctx context.Context, t Tuning) error {
 	cfg := a.Config
-	deliverySpool, name, err := a.openSpool(cfg, t.SpoolStallAfter)
+	name, err := a.openSpool(cfg, t.SpoolStallAfter)
 	if err != nil {
 		return err
 	}
-	pool, known, err := a.connectStore(ctx, cfg, deliverySpool != nil, t.Ingest.Sessions())
+	pool, known, err := a.connectStore(ctx, cfg, t.Ingest.Sessions())
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (a *App) addGateway(ctx context.Context, t Tuning) error {
 	a.loop("publisher", publisher.Run)
 	server, err := ingest.New(ingest.Options{Pool: pool, Endpoints: gatewaySources(cfg, known),
 		Publish: publisher.Offer, Settings: t.Ingest, Logger: a.Logger,
-		Spool: deliverySpool, SpoolName: name, SpoolLocation: spool.Location(cfg.Ingest.Spool.Dir),
+		Spool: a.deliverySpool, SpoolName: name, SpoolLocation: spool.Location(cfg.Ingest.Spool.Dir),
 		DatabaseUnchecked: a.databaseUnavailable,
 		TrustedProxies:    cfg.Ingest.Proxies(), Metrics: a.metrics, Types: &a.types, Now: t.Now,
 		Tracer: telemetry.Tracer("github.com/postern-gateway/postern/internal/ingest")})

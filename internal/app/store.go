@@ -15,23 +15,23 @@ import (
 	"github.com/postern-gateway/postern/internal/spool"
 )
 
-// openSpool opens the configured spool and returns it with its name, or nil if none is configured.
-// The ingest server closes it.
-func (a *App) openSpool(cfg *config.Config, stallAfter time.Duration) (_ *spool.Spool, name string, err error) {
+// openSpool opens the spool, if one is configured, and returns its name. The ingest server closes
+// it.
+func (a *App) openSpool(cfg *config.Config, stallAfter time.Duration) (name string, err error) {
 	if cfg.Ingest.Spool.Dir == "" {
-		return nil, "", nil
+		return "", nil
 	}
 	disk, err := spool.OpenFolder(cfg.Ingest.Spool.Dir)
 	if err != nil {
-		return nil, "", fmt.Errorf("ingest.spool.dir: %w", err)
+		return "", fmt.Errorf("ingest.spool.dir: %w", err)
 	}
 	if name, err = spool.Name(disk); err != nil {
-		return nil, "", errors.Join(fmt.Errorf("ingest.spool.dir: %w", err), disk.Close())
+		return "", errors.Join(fmt.Errorf("ingest.spool.dir: %w", err), disk.Close())
 	}
 	s, err := spool.Open(disk, spool.Options{MaxBytes: int64(cfg.Ingest.Spool.MaxBytes),
 		StallAfter: stallAfter, Logger: a.Logger.With("component", "spool")})
 	if err != nil {
-		return nil, "", fmt.Errorf("ingest.spool.dir: %w", err)
+		return "", fmt.Errorf("ingest.spool.dir: %w", err)
 	}
 	if stats := s.Stats(); stats.Records > 0 {
 		a.Logger.Info("the spool has deliveries of an earlier process; appending them now", "deliveries",
@@ -42,14 +42,16 @@ func (a *App) openSpool(cfg *config.Config, stallAfter time.Duration) (_ *spool.
 			"--spool describes each, and they are reported until they are removed",
 			"damaged", stats.Damaged, "quarantined", stats.Quarantined, "dir", cfg.Ingest.Spool.Dir)
 	}
-	return s, name, nil
+	a.deliverySpool = s
+	return name, nil
 }
 
 // connectStore opens the gateway's database and registers the sources. If the database does not
 // respond and there is a spool, it sets databaseUnavailable and the process starts without it.
-func (a *App) connectStore(ctx context.Context, cfg *config.Config, spooled bool, sessions int) (*pgxpool.Pool,
-	events.Sources, error) {
-	a.hasSpool, a.databaseUnavailable = spooled, spooled // unavailable until it is checked
+func (a *App) connectStore(ctx context.Context, cfg *config.Config, sessions int) (*pgxpool.Pool, events.Sources,
+	error) {
+	spooled := a.deliverySpool != nil
+	a.databaseUnavailable = spooled // until it is checked
 	pool, err := a.openPool(ctx, postgres.Options{URL: string(cfg.Database.URL), Role: "postern_gateway",
 		AppName: "postern_gateway", MaxConns: int32(cfg.Database.MaxConnections), MinConns: int32(sessions)})
 	if err != nil {

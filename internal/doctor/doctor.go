@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/stream"
 )
 
@@ -50,6 +51,8 @@ type Options struct {
 	// Monitor is the monitoring address of a NATS server, e.g. http://127.0.0.1:8222; "": not
 	// given.
 	Monitor string
+	// Spool is the spool of this process.
+	Spool *spool.Spool
 	// DatabaseDisk is the size of PostgreSQL's disk in bytes, which SQL cannot read; 0: not given.
 	DatabaseDisk int64
 	// Now is this machine's clock; nil: time.Now.

@@ -8,8 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/spool"
 )
 
 // checkConfig reports the problems of the configuration, and settings that are probably not
@@ -98,6 +100,20 @@ func (e *examination) checkSpool(s config.Spool) {
 	}
 	e.add(OK, "spool.folder", s.Dir+" is writable", "")
 	e.checkSpoolFiles(s.Dir)
+	if e.Spool != nil {
+		e.checkSpoolContent(e.Spool.Stats())
+	}
+}
+
+// checkSpoolContent reports how many deliveries wait for PostgreSQL.
+func (e *examination) checkSpoolContent(s spool.Stats) {
+	if s.Records == 0 {
+		e.add(OK, "spool.content", "no delivery waits for PostgreSQL", "")
+		return
+	}
+	e.add(Warn, "spool.content", fmt.Sprintf("deliveries that wait for PostgreSQL: %d (%d bytes), the oldest since %s",
+		s.Records, s.Bytes, s.Oldest.UTC().Format(time.RFC3339)),
+		"the gateway stores them as soon as PostgreSQL responds")
 }
 
 // checkSpoolFiles reports the files of a spool that an operator must review. It accepts a folder

@@ -1,7 +1,9 @@
 package doctor_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +11,8 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/doctor"
 	"github.com/postern-gateway/postern/internal/signature"
+	"github.com/postern-gateway/postern/internal/spool"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // Errors on this machine, and settings that are probably not intended, are reported.
@@ -100,6 +104,25 @@ func TestExamine_localChecks_areReported(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Deliveries in the spool of the process are reported, also while PostgreSQL is unavailable.
+func TestExamine_spooledDeliveries_areReported(t *testing.T) {
+	t.Parallel()
+	cfg := configured(t)
+	disk, err := spool.OpenFolder(cfg.Ingest.Spool.Dir)
+	testkit.Must(t, err)
+	s, err := spool.Open(disk, spool.Options{MaxBytes: 1 << 30, Logger: slog.New(slog.DiscardHandler)})
+	testkit.Must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	o := doctor.Options{Config: cfg, PoolError: errors.New("no response"), Spool: s}
+	want(t, doctor.Examine(t.Context(), o), "spool.content", doctor.OK, "no delivery")
+	testkit.Must(t, s.Append(t.Context(), []byte("delivery")))
+	want(t, doctor.Examine(t.Context(), o), "spool.content", doctor.Warn, "wait for PostgreSQL: 1 (")
+	cancel()
+	testkit.Must(t, <-done)
 }
 
 // Each problem of a configuration is reported separately.

@@ -20,8 +20,8 @@ type DoctorReport struct {
 	Warnings int            `json:"warnings"`
 }
 
-// Doctor checks the environment of this process, at most once a minute. Concurrent callers get the
-// same report.
+// Doctor checks the environment of this process, at most once a minute, or once in ten seconds
+// while there are errors. Concurrent callers get the same report.
 type Doctor struct {
 	// Options returns what to check.
 	Options func() doctor.Options
@@ -31,8 +31,8 @@ type Doctor struct {
 }
 
 const (
-	// doctorAge is how long a report is returned again.
-	doctorAge = time.Minute
+	// doctorAge is how long a report is returned again, doctorErrorAge one with errors.
+	doctorAge, doctorErrorAge = time.Minute, 10 * time.Second
 	// doctorTimeout limits all checks together.
 	doctorTimeout = 15 * time.Second
 )
@@ -43,11 +43,23 @@ type doctorRun struct {
 	report *DoctorReport
 }
 
+// isCurrent returns true if the run still checks, or if its report may be returned again.
+func (r *doctorRun) isCurrent() bool {
+	if r.report == nil {
+		return true
+	}
+	age := doctorAge
+	if r.report.Errors > 0 {
+		age = doctorErrorAge
+	}
+	return time.Since(r.report.At.Time) < age
+}
+
 // Examine returns a report that is at most a minute old. Errors: that of ctx.
 func (d *Doctor) Examine(ctx context.Context) (*DoctorReport, error) {
 	d.mu.Lock()
 	run := d.current
-	if run == nil || run.report != nil && time.Since(run.report.At.Time) >= doctorAge {
+	if run == nil || !run.isCurrent() {
 		run = &doctorRun{done: make(chan struct{})}
 		d.current = run
 		d.mu.Unlock()

@@ -321,13 +321,14 @@ func TestOutage_databaseReturns_pagesRecover(t *testing.T) {
 	health.says("Spool", "Database unavailable")
 	list.says("Error 503", "This page was requested at")
 	instance.accept(t, "stripe", stripeSecret, stripeEvent("evt_outage", "customer.updated", "cus_outage", time.Now()))
+	health.says("deliveries that wait for PostgreSQL: 1 (")
 	database.cut(false)
-	if !until(30*time.Second, instance.isReady) {
+	if !until(2*time.Minute, instance.isReady) {
 		t.Fatal("the instance is not ready after the outage")
 	}
 	list.says("Needs attention")
 	health.says("Backlog", "Spools")
-	// the checks of the environment are repeated once a minute only
+	health.waitFor(`!document.getElementById("main").innerText.includes("wait for PostgreSQL")`)
 	health.waitFor(`![...document.querySelectorAll(".note.bad")].some(n => n.innerText.includes("unavailable"))`)
 	form.submit(2, "Start the replay")
 	form.at("/console/runs/")
