@@ -328,7 +328,6 @@ func TestOutage_databaseReturns_pagesRecover(t *testing.T) {
 	}
 	list.says("Needs attention")
 	health.says("Backlog", "Spools")
-	health.waitFor(`!document.getElementById("main").innerText.includes("wait for PostgreSQL")`)
 	health.waitFor(`![...document.querySelectorAll(".note.bad")].some(n => n.innerText.includes("unavailable"))`)
 	form.submit(2, "Start the replay")
 	form.at("/console/runs/")
