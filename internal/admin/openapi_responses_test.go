@@ -228,6 +228,8 @@ func (b *testBundle) filled(t *testing.T) {
 			"oldest": "2026-01-02T03:04:05Z"}]}], "waiting": [{"work": "events", "count": 1,
 			"since": "2026-01-02T03:04:05Z", "seconds": 1.5}], "notes": ["a note"], "findings": [{"kind":
 			"key_differs", "count": 2, "means": "x", "remedy": "y"}]}');
+		INSERT INTO effects OVERRIDING SYSTEM VALUE SELECT (jsonb_populate_record(e, '{"effect": 99,
+			"key": "removed:1", "rule": "removed"}')).* FROM effects e WHERE e.effect = 1;
 		INSERT INTO activity_minutes (minute, source, stored, applied)
 			VALUES (floor(extract(epoch FROM now()) / 60), 1, 2, 1);
 		INSERT INTO source_types VALUES (1, 'a', now() - interval '9 days', now() - interval '5 hours', 20),
@@ -254,7 +256,7 @@ var reads = []string{"/summary", "/sources", "/sources/stripe", "/sources/shop",
 	"/watermarks", "/refetches", "/effects", "/effects/1", "/effects/3", "/effects/3/data", "/effects/5",
 	"/effects/1/requests", "/effects/3/requests",
 	"/effects/backtest?rule=receipt&since=2020-01-01", "/effects/rules",
-	"/effects/rules/receipt", "/stream", "/stream/republish-passes/1", "/spools",
+	"/effects/rules/receipt", "/effects/rules/removed", "/stream", "/stream/republish-passes/1", "/spools",
 	"/spools/other", "/doctor", "/reports/verify", "/openapi.json"}
 
 // everything is the API of a process that has sources, rules and a stream.

@@ -106,6 +106,10 @@ func fieldComments(of *ast.StructType) map[string]string {
 		group, text = nil, ""
 	}
 	for _, f := range of.Fields.List {
+		if len(f.Names) == 0 { // embedded: its comment is about no member
+			end()
+			continue
+		}
 		own := f.Doc.Text()
 		if own == "" {
 			own = f.Comment.Text()

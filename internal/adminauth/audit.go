@@ -54,8 +54,8 @@ func tokenText(name string) string { return "token " + name + ", from " }
 type AuditEntry struct {
 	ID int64          `json:"id,string"`
 	At events.Instant `json:"at"`
-	// Actor is the token's name, or the account and machine that the command reported; see Via.
-	// DatabaseUser is the PostgreSQL login.
+	// Actor is the token's name, or the account and machine that the command reported. Via is how
+	// the actor was identified. DatabaseUser is the PostgreSQL login.
 	Actor        string `json:"actor"`
 	Via          Via    `json:"via"`
 	Address      string `json:"address"`

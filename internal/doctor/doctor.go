@@ -51,7 +51,7 @@ type Options struct {
 	// Monitor is the monitoring address of a NATS server, e.g. http://127.0.0.1:8222; "": not
 	// given.
 	Monitor string
-	// Spool is the spool of this process.
+	// Spool is the spool of this process; nil for none.
 	Spool *spool.Spool
 	// DatabaseDisk is the size of PostgreSQL's disk in bytes, which SQL cannot read; 0: not given.
 	DatabaseDisk int64

@@ -82,8 +82,11 @@ func (e *examination) checkListeners(c *config.Config) {
 	}
 }
 
-// checkSpool checks the folder of the gateway's spool.
+// checkSpool checks the gateway's spool and its folder.
 func (e *examination) checkSpool(s config.Spool) {
+	if e.Spool != nil {
+		e.checkSpoolContent(e.Spool.Stats())
+	}
 	if s.Dir == "" {
 		e.add(Warn, "spool.folder", "no folder is set (ingest.spool.dir): while PostgreSQL is unavailable, "+
 			"deliveries get status 503 and senders retry", "for a gateway, set a folder on its own disk")
@@ -100,9 +103,6 @@ func (e *examination) checkSpool(s config.Spool) {
 	}
 	e.add(OK, "spool.folder", s.Dir+" is writable", "")
 	e.checkSpoolFiles(s.Dir)
-	if e.Spool != nil {
-		e.checkSpoolContent(e.Spool.Stats())
-	}
 }
 
 // checkSpoolContent reports how many deliveries wait for PostgreSQL.

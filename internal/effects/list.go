@@ -16,7 +16,8 @@ import (
 // Effect is an entry of the ledger, as lists show it.
 type Effect struct {
 	ID int64 `json:"effect"`
-	// Key identifies what the rule wants. Key, RuleVersion and Forced together are unique.
+	// Key identifies what the rule wants. RuleVersion is the version of the rule that planned the
+	// effect. Key, RuleVersion and Forced together are unique.
 	Key         string `json:"key"`
 	RuleVersion int    `json:"rule_version"`
 	// Forced is the run that repeated the effect on purpose, a replay with mode force; 0 otherwise.
@@ -35,8 +36,8 @@ type Effect struct {
 	Reason string `json:"reason"`
 	// Compensating reports that the effect is being compensated, or was.
 	Compensating bool `json:"compensating"`
-	// Destination is where the next step goes. Attempts counts its attempts. Due is when it is
-	// tried next, zero if it is not.
+	// Destination is where the next step goes. Attempts counts the attempts of the next step. Due
+	// is when the next step is tried, zero if it is not.
 	Destination string         `json:"destination"`
 	Attempts    int            `json:"attempts"`
 	Due         events.Instant `json:"due"`

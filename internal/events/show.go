@@ -22,8 +22,8 @@ type EventDetail struct {
 	Item
 	// DroppedAt is when retention dropped the event. Then only its id, source and outcomes remain.
 	DroppedAt *Instant `json:"dropped_at,omitempty"`
-	// RedactedAt is when body and headers were cleared. Redaction is the run that did it; its row
-	// in table redactions has the details.
+	// RedactedAt is when body and headers were cleared. Redaction is the run that cleared them; its
+	// row in table redactions has the details.
 	RedactedAt   *Instant        `json:"redacted_at,omitempty"`
 	Redaction    int64           `json:"redaction,omitempty"`
 	Headers      json.RawMessage `json:"headers"`

@@ -39,7 +39,7 @@ type RejectionGroup struct {
 	// newest events of the log.
 	AcceptedAt events.Instant `json:"accepted_at"`
 	// Remotes are at most five senders, those with the most deliveries first. MoreRemotes is the
-	// number of the others.
+	// number of the other senders.
 	Remotes     []RejectionRemote `json:"remotes"`
 	MoreRemotes int               `json:"more_remotes"`
 

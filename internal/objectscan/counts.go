@@ -6,8 +6,8 @@ type ScanCounts struct {
 	Checked int64 `json:"checked"`
 	// Equal are equal in the mirror and at the provider.
 	Equal int64 `json:"equal"`
-	// Missing are not in the mirror. MirrorOlder are older there. MirrorNewer are newer there than
-	// the list can show. ContentDiffers have the same version and another state.
+	// Missing are not in the mirror. MirrorOlder are older in the mirror. MirrorNewer are newer in
+	// the mirror than the list can show. ContentDiffers have the same version and another state.
 	Missing        int64 `json:"missing"`
 	MirrorOlder    int64 `json:"mirror_older"`
 	MirrorNewer    int64 `json:"mirror_newer"`

@@ -31,7 +31,8 @@ type Doctor struct {
 }
 
 const (
-	// doctorAge is how long a report is returned again, doctorErrorAge one with errors.
+	// doctorAge is how long a report is returned again; doctorErrorAge is the same for a report
+	// with errors.
 	doctorAge, doctorErrorAge = time.Minute, 10 * time.Second
 	// doctorTimeout limits all checks together.
 	doctorTimeout = 15 * time.Second
@@ -41,6 +42,8 @@ const (
 type doctorRun struct {
 	done   chan struct{}
 	report *DoctorReport
+	// reportedAt is when the report was complete: a check may take longer than a report lasts.
+	reportedAt time.Time
 }
 
 // isCurrent returns true if the run still checks, or if its report may be returned again.
@@ -52,7 +55,7 @@ func (r *doctorRun) isCurrent() bool {
 	if r.report.Errors > 0 {
 		age = doctorErrorAge
 	}
-	return time.Since(r.report.At.Time) < age
+	return time.Since(r.reportedAt) < age
 }
 
 // Examine returns a report that is at most a minute old. Errors: that of ctx.
@@ -94,7 +97,7 @@ func (d *Doctor) examine(ctx context.Context, run *doctorRun) *DoctorReport {
 	r := doctor.Examine(ctx, d.Options())
 	report := &DoctorReport{At: events.Instant{Time: at}, Checks: r.Checks, Errors: r.Errors, Warnings: r.Warnings}
 	d.mu.Lock()
-	run.report = report
+	run.report, run.reportedAt = report, time.Now()
 	d.mu.Unlock()
 	return report
 }

@@ -24,10 +24,13 @@ type EffectRule struct {
 	// Source and ObjectType select the objects of the rule.
 	Source     string `json:"source"`
 	ObjectType string `json:"object_type"`
-	// Trigger is change, event or schedule.
-	Trigger     rules.Trigger  `json:"trigger"`
-	RuleVersion int            `json:"rule_version"`
-	Approval    rules.Approval `json:"approval"`
+	// Trigger is why the rule is evaluated: a change, an event, a schedule, or each revision, which
+	// it forwards. It is empty if this process does not have the rule.
+	Trigger     rules.Trigger `json:"trigger"`
+	RuleVersion int           `json:"rule_version"`
+	// Approval says which effects wait for an operator; empty if this process does not have the
+	// rule.
+	Approval rules.Approval `json:"approval"`
 	// Destinations are those of its steps, in their order.
 	Destinations []string `json:"destinations"`
 }

@@ -47,8 +47,8 @@ type HistoryEvent struct {
 	Version   json.RawMessage `json:"version"`
 	DecidedBy json.RawMessage `json:"decided_by"`
 	Attempts  int             `json:"attempts"`
-	// RuleVersion is the version of the rule that decided. Outdated means that it is older than the
-	// current rule.
+	// RuleVersion is the version of the rule that decided. Outdated means that this version is
+	// older than the current rule.
 	RuleVersion int  `json:"rule_version"`
 	Outdated    bool `json:"outdated"`
 	// Deleted means that the state is that of a deleted object; null without a state.
@@ -56,7 +56,7 @@ type HistoryEvent struct {
 	// StateOmitted says why there is no state: dropped (with its day of the log), redacted,
 	// not_configured (this process does not have the configuration of the source), unreadable, or
 	// partial (the event contains no whole state). It is empty if there is a state.
-	// StateOmittedReason is a sentence.
+	// StateOmittedReason says the same in a sentence.
 	StateOmitted       apply.StateOmission `json:"state_omitted"`
 	StateOmittedReason string              `json:"state_omitted_reason"`
 	// Differs is version or state if the event, as it is read now, has a different one than was

@@ -7,7 +7,8 @@ type Caller struct {
 	// Name is the token's name; "" on loopback without a token.
 	Name string         `json:"name"`
 	Role adminauth.Role `json:"role"`
-	// Via is how the caller was identified: token, or loopback, where no token is required.
+	// Via is how the caller was identified: token, console (a session of the console), or loopback,
+	// where no token is required.
 	Via adminauth.Via `json:"via"`
 	// Allowed lists what the caller may do: read (every GET), decide (the POST routes of the role
 	// approver), change (every POST) and profile (profiles of the process).

@@ -16,7 +16,7 @@ import (
 type PendingWork struct {
 	// Unapplied are events without an outcome: they wait in the stream, or are missing there.
 	Unapplied PendingCount `json:"unapplied"`
-	// Failed are events that failed and are not dead. Retries are those of them whose next attempt
+	// Failed are events that failed and are not dead. Retries are failed events whose next attempt
 	// is due.
 	Failed  PendingCount `json:"failed"`
 	Retries PendingCount `json:"retries"`
@@ -29,8 +29,8 @@ type PendingWork struct {
 type PendingCount struct {
 	// Count stops at 100000: the true number may be greater.
 	Count int64 `json:"count"`
-	// Since is the receipt or due time of the oldest, nil if there is none. Seconds is its age by
-	// the database's clock.
+	// Since is the receipt or due time of the oldest, nil if there is none. Seconds is the age of
+	// the oldest by the database's clock.
 	Since   *events.Instant `json:"since"`
 	Seconds float64         `json:"seconds"`
 }
@@ -44,12 +44,12 @@ type RepublisherStatus struct {
 	Process string `json:"process"`
 	// AppliedUntil is the time of receipt up to which all events have an outcome.
 	AppliedUntil *events.Instant `json:"applied_until"`
-	// EndedAt is when a pass last reached its end, nil if none did. Detail says why the last pass
-	// did not.
+	// EndedAt is when a pass last reached its end, nil if none did.
 	EndedAt *events.Instant `json:"ended_at"`
+	// Detail says why the last pass did not reach its end.
+	Detail string `json:"detail,omitzero"`
 	// These counts are of the last pass that published anything.
 	RepublishCounts
-	Detail string `json:"detail,omitzero"`
 	// Requested are passes that operators have requested and that have not ended.
 	Requested int64 `json:"requested"`
 }

@@ -54,7 +54,8 @@ type Difference struct {
 	Account    string `json:"account"`
 	ObjectType string `json:"object_type"`
 	ObjectID   string `json:"object_id"`
-	Kind       Kind   `json:"kind"`
+	// Kind is never same or refetch_only, which are only counted.
+	Kind Kind `json:"kind"`
 	// Parts names the parts that differ: version, state, deleted, ambiguous, tied_states,
 	// overwritten_at, rule_version. It may add refetch_after, which alone is no difference.
 	Parts []string `json:"parts"`

@@ -25,8 +25,8 @@ type Policy struct {
 	// Runs is the age of ended runs.
 	Runs int `json:"runs"`
 	// Effects is the time after an effect's end at which its data and responses are cleared.
-	// EffectKeys is the time at which it is deleted, so that its key may be planned again. This
-	// never happens before the deletion of the event that planned it.
+	// EffectKeys is the time after an effect's end at which the effect is deleted, so that its key
+	// may be planned again. It is never deleted before the event that planned it.
 	Effects    int `json:"effects,omitzero"`
 	EffectKeys int `json:"effect_keys,omitzero"`
 }

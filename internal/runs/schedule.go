@@ -49,8 +49,8 @@ type ScheduleState struct {
 	Next events.Instant `json:"next"`
 	// DecidedAt is the time up to which all planned times are decided.
 	DecidedAt events.Instant `json:"decided_at"`
-	// Skipped counts planned times without a run. SkippedReason and SkippedAt describe the last
-	// one.
+	// Skipped counts planned times without a run. SkippedAt is the last of these times, and
+	// SkippedReason says why it has no run.
 	Skipped       int64          `json:"skipped"`
 	SkippedAt     events.Instant `json:"skipped_at"`
 	SkippedReason string         `json:"skipped_reason"`
@@ -59,10 +59,11 @@ type ScheduleState struct {
 	PausedAt    events.Instant `json:"paused_at"`
 	PausedBy    string         `json:"paused_by"`
 	// ConfirmedAt is when a processor last confirmed that its configuration has the schedule.
-	// Planned is true if that was less than a minute ago.
+	// Planned is true if a processor confirmed it less than a minute ago.
 	ConfirmedAt events.Instant `json:"configured_at"`
 	Planned     bool           `json:"planned"`
-	// LastRun is the number of the newest run; 0 for none. LastStatus is its status; "" for none.
+	// LastRun is the number of the newest run; 0 for none. LastStatus is the status of the newest
+	// run; "" for none.
 	LastRun     int64          `json:"last_run"`
 	LastStatus  Status         `json:"last_status"`
 	LastEndedAt events.Instant `json:"last_ended_at"`

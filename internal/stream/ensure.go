@@ -64,9 +64,18 @@ func (c *Conn) ensureStream(ctx context.Context, name, subject, description stri
 		name, maxCreateAttempts)
 }
 
+// withResponseTimeout bounds a request to the server. A request that is lost with its connection
+// gets no response, and the client's default limit counts only without one of the caller, which may
+// be a minute.
+func withResponseTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, PublishTimeout)
+}
+
 // updateOrCreate sets the configuration of a stream, or creates it.
 func (c *Conn) updateOrCreate(ctx context.Context, cfg jetstream.StreamConfig) (jetstream.Stream, error) {
-	s, err := c.js.UpdateStream(ctx, cfg)
+	update, cancel := withResponseTimeout(ctx)
+	defer cancel()
+	s, err := c.js.UpdateStream(update, cfg)
 	if !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return s, err
 	}
@@ -75,7 +84,9 @@ func (c *Conn) updateOrCreate(ctx context.Context, cfg jetstream.StreamConfig) (
 			return nil, err
 		}
 	}
-	return c.js.CreateOrUpdateStream(ctx, cfg) // another process may have created it meanwhile
+	create, cancel := withResponseTimeout(ctx)
+	defer cancel()
+	return c.js.CreateOrUpdateStream(create, cfg) // another process may have created it meanwhile
 }
 
 func (c *Conn) deleteStream(ctx context.Context, name string) error {

@@ -347,7 +347,7 @@ func TestConn_responseIsLost_requestEnds(t *testing.T) {
 	proxy.StallResponses()
 	var group sync.WaitGroup
 	for name, request := range map[string]func(context.Context) error{
-		"lag":    func(ctx context.Context) error { _, err := b.conn.Lag(ctx, true); return err },
+		"ensure": func(ctx context.Context) error { return b.conn.Ensure(ctx, b.limits) },
 		"change": func(ctx context.Context) error { _, err := b.conn.HasChange(ctx, 1, 1); return err },
 	} {
 		group.Go(func() {

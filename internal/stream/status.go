@@ -36,8 +36,9 @@ type Status struct {
 // ConsumerStatus is the state of a consumer.
 type ConsumerStatus struct {
 	Name string `json:"name"`
-	// Pending messages were never delivered. Unacknowledged ones were delivered but not
-	// acknowledged yet; Redelivered counts those of them that were delivered more than once.
+	// Pending messages were never delivered. Unacknowledged messages were delivered but not
+	// acknowledged yet. Redelivered counts unacknowledged messages that were delivered more than
+	// once.
 	Pending        uint64 `json:"pending"`
 	Unacknowledged int    `json:"unacknowledged"`
 	Redelivered    int    `json:"redelivered"`

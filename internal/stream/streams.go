@@ -68,6 +68,8 @@ func (c *Conn) Ensure(ctx context.Context, l Limits) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := withResponseTimeout(ctx)
+	defer cancel()
 	_, err = c.js.CreateOrUpdateConsumer(ctx, EventsStream, consumerConfig(l))
 	if err != nil {
 		return fmt.Errorf("create consumer %s: %w", ProcessorConsumer, err)
@@ -149,19 +151,8 @@ func (l Lag) Capacity(ratio float64) int {
 	return int(max(0, math.Floor(min(ratio-l.Ratio, ratio-float64(l.Span)/maxMessages)*maxMessages+rounding)))
 }
 
-// errLateResponse is the cause of the end of a context of withResponseTimeout.
-var errLateResponse = fmt.Errorf("the stream did not respond within %s", PublishTimeout)
-
-// withResponseTimeout bounds requests to the server. One that is lost with its connection gets no
-// response, so the caller would wait until its own limit, which may be a minute.
-func withResponseTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, PublishTimeout, errLateResponse)
-}
-
 // Lag reads the lag from the server. withOldest costs one more request.
 func (c *Conn) Lag(ctx context.Context, withOldest bool) (Lag, error) {
-	ctx, cancel := withResponseTimeout(ctx)
-	defer cancel()
 	s, err := c.js.Stream(ctx, EventsStream)
 	if err != nil {
 		return Lag{}, fmt.Errorf("read stream %s: %w", EventsStream, err)

@@ -74,10 +74,11 @@ func TestServer_restart_usesTheSamePort(t *testing.T) {
 	srv := testkit.JetStream(t)
 	url := srv.URL
 	srv.Stop(t)
-	l, err := net.Listen("tcp", strings.TrimPrefix(url, "nats://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	var l net.Listener
+	testkit.Eventually(t, 10*time.Second, func() (err error) { // a server of another test may try the port
+		l, err = net.Listen("tcp", strings.TrimPrefix(url, "nats://"))
+		return err
+	})
 	if port := l.Addr().(*net.TCPAddr).Port; port >= 32768 {
 		t.Errorf("port %d is in the ephemeral range of the system", port)
 	}

@@ -114,7 +114,7 @@ type Item struct {
 // Finding is a kind of violation with its items.
 type Finding struct {
 	Kind Kind `json:"kind"`
-	// Count is the number of violations. Items are the first of them; a stored report has none.
+	// Count is the number of violations. Items are the first violations; a stored report has none.
 	Count   int64  `json:"count"`
 	Meaning string `json:"means"`
 	Repair  string `json:"remedy"`
@@ -135,8 +135,8 @@ type Spool struct {
 	Dir string `json:"dir"`
 	// Name is the spool's name in the database; "" if an older gateway created the spool.
 	Name string `json:"spool,omitzero"`
-	// Deliveries counts the readable deliveries. InLog of them are in the log, so draining them
-	// changes nothing, and Waiting are not.
+	// Deliveries counts the readable deliveries. InLog counts the deliveries that are in the log,
+	// which draining does not change, and Waiting the others.
 	Deliveries int64       `json:"deliveries"`
 	InLog      int64       `json:"in_log"`
 	Waiting    int64       `json:"waiting"`
@@ -147,7 +147,8 @@ type Spool struct {
 type SpoolFile struct {
 	Name  string      `json:"name"`
 	State spool.State `json:"state"`
-	// Deliveries, InLog and Waiting are as in Spool; Bytes is the size of the readable part.
+	// Deliveries counts the readable deliveries of the file. InLog counts those that are in the
+	// log, and Waiting the others. Bytes is the size of the readable part.
 	Deliveries int64 `json:"deliveries"`
 	Bytes      int64 `json:"bytes"`
 	InLog      int64 `json:"in_log"`
