@@ -24,7 +24,8 @@ type Tuning struct {
 	Windows   windows.Settings
 	Notify    notify.Settings
 	Now       func() time.Time
-	// SpoolStallAfter is how long the spool's disk may take before deliveries get 503.
+	// SpoolStallAfter is how long the spool's disk may take before deliveries get 503; 0: as the
+	// spool decides.
 	SpoolStallAfter time.Duration
 	// ReloadInterval is the time between two checks of the configuration files.
 	ReloadInterval time.Duration
@@ -55,7 +56,7 @@ func newTuning(c *config.Config) Tuning {
 		Now: time.Now, ReloadInterval: reloadInterval, RetentionInterval: 10 * time.Minute,
 		SenderRequestsInterval: 10 * time.Second,
 		RefetchInterval:        time.Second, ActivityInterval: activity.DefaultInterval,
-		MaxSilence: defaultMaxSilence, SpoolStallAfter: time.Second, Ingest: ingest.Settings{
+		MaxSilence: defaultMaxSilence, Ingest: ingest.Settings{
 			Deadline: c.Ingest.Deadline, StallAfter: time.Second, AcquireTimeout: time.Second, Queue: c.Ingest.Queue,
 			QueueBytes: int64(c.Ingest.QueueBytes), BatchMax: c.Ingest.BatchMax,
 			BatchBytes: int64(c.Ingest.BatchBytes), Writers: c.Ingest.Writers,

@@ -82,7 +82,7 @@ func Find(ctx context.Context, pool *pgxpool.Pool, p FindParams) (*FindResult, e
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(f.found, func(a, b Found) int { // ids are greater later in the same millisecond
+	slices.SortStableFunc(f.found, func(a, b Found) int { // a later event of a millisecond has a greater id
 		return cmp.Or(b.At.Compare(a.At.Time), cmp.Compare(len(b.ID), len(a.ID)), cmp.Compare(b.ID, a.ID))
 	})
 	if len(f.found) > maxFound {

@@ -31,6 +31,7 @@ func TestFind_text_findsEverythingWithID(t *testing.T) {
 	known, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"stripe": "stripe", "shop": "shopify"})
 	must(t, err)
 	operator := db.Role(t, "operator")
+	db.StopClock(t, time.Now()) // both events have the same millisecond
 	one := appendEvent(t, db.Pool, known.Number["stripe"], "evt_1")
 	two := appendEvent(t, db.Pool, known.Number["shop"], "evt_1")
 	db.InsertObjects(t, 1)

@@ -124,20 +124,29 @@ func (l *link) serve() {
 		if err != nil {
 			return
 		}
-		server, err := net.Dial(l.network, l.target)
 		l.mu.Lock()
-		if err != nil || l.isCut {
+		if server := l.dial(); server == nil {
 			_ = client.Close()
 		} else {
 			go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
 			go func() { _, _ = io.Copy(client, server); _ = client.Close() }()
-		}
-		l.conns = append(l.conns, client)
-		if server != nil {
-			l.conns = append(l.conns, server)
+			l.conns = append(l.conns, client, server)
 		}
 		l.mu.Unlock()
 	}
+}
+
+// dial connects to the server; nil if it does not respond, or while the link is cut: connections
+// without a client would use up those of the server.
+func (l *link) dial() net.Conn {
+	if l.isCut {
+		return nil
+	}
+	server, err := net.Dial(l.network, l.target)
+	if err != nil {
+		return nil
+	}
+	return server
 }
 
 // cut ends all connections, and new ones, until it is called with false.

@@ -323,7 +323,7 @@ func TestOutage_databaseReturns_pagesRecover(t *testing.T) {
 	instance.accept(t, "stripe", stripeSecret, stripeEvent("evt_outage", "customer.updated", "cus_outage", time.Now()))
 	health.says("deliveries that wait for PostgreSQL: 1 (")
 	database.cut(false)
-	if !until(2*time.Minute, instance.isReady) {
+	if !until(30*time.Second, instance.isReady) {
 		t.Fatal("the instance is not ready after the outage")
 	}
 	list.says("Needs attention")
