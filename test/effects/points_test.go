@@ -16,10 +16,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
+	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/testkit/sink"
 )
 
@@ -125,13 +127,9 @@ func (w *world) crashEach() {
 func duel(t *testing.T, kind kind) (w *world, both []*crasher, said *lines) {
 	t.Helper()
 	said = &lines{}
-	w = &world{t: t, log: applied.New(t), dest: newTestDestination(t), timeout: "60s", margin: time.Minute,
-		ownEffectsOnly: true,
-		logger:         slog.New(slog.NewTextHandler(said, nil)), destinations: []string{"here"}}
-	w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none",
-		steps: []step{{name: "step", to: "here", kind: kind}}}}
-	w.model = newModel(w.rules)
-	w.dest.HonoursKeys = false
+	w = oneStep(t, kind)
+	w.timeout, w.margin, w.ownEffectsOnly = "60s", time.Minute, true
+	w.logger = slog.New(slog.NewTextHandler(said, nil))
 	w.planEffects()
 	return w, []*crasher{neverCrashes(), neverCrashes()}, said
 }
@@ -238,6 +236,49 @@ func TestRunner_responseAfterLeaseExpired_isIgnored(t *testing.T) {
 	}
 }
 
+// executeLate makes the destination execute the first request of a step only after its caller has
+// disconnected: before the response to a check that comes a second later or more, and after the
+// response to an earlier one. The first check fails.
+func (w *world) executeLate() {
+	var checks, sent atomic.Int64
+	var leftAt time.Time
+	left, due := make(chan struct{}), make(chan struct{})
+	execute := sync.OnceFunc(func() { close(due) })
+	wait := func(until <-chan struct{}) {
+		select {
+		case <-until:
+		case <-w.t.Context().Done():
+		}
+	}
+	w.dest.NextFault = func(r *http.Request) sink.Fault {
+		if r.Method == http.MethodPost {
+			if sent.Add(1) == 1 {
+				wait(r.Context().Done())
+				leftAt = time.Now()
+				close(left)
+				wait(due)
+			}
+			return sink.NoFault
+		}
+		wait(left)
+		switch {
+		case checks.Add(1) == 1:
+			return sink.FailsBeforeActing
+		case time.Since(leftAt) < time.Second:
+			context.AfterFunc(r.Context(), execute)
+		default:
+			execute()
+			testkit.Eventually(w.t, *patience, func() error {
+				if len(w.dest.Calls()) == 0 {
+					return errors.New("the request is not executed yet")
+				}
+				return nil
+			})
+		}
+		return sink.NoFault
+	}
+}
+
 // The destination executes a request only after the caller has disconnected. The step must still be
 // done once: a check after that finds it, and a check before that must not lead to a repetition. A
 // failed check proves neither.
@@ -246,25 +287,88 @@ func TestRunner_destinationExecutesLate_isNotRepeated(t *testing.T) {
 	for _, kind := range []kind{checked, checkedOnce} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			w := &world{t: t, log: applied.New(t), dest: newTestDestination(t), destinations: []string{"here"}}
-			w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none",
-				steps: []step{{name: "step", to: "here", kind: kind}}}}
-			w.model = newModel(w.rules)
-			w.dest.HonoursKeys = false
-			var asks atomic.Int64
-			w.dest.NextFault = func(r *http.Request) sink.Fault {
-				if r.Method == http.MethodPost {
-					return sink.HangsThenActs
-				}
-				if asks.Add(1) == 1 {
-					return sink.FailsBeforeActing
-				}
-				return sink.NoFault
-			}
+			w := oneStep(t, kind)
+			w.executeLate()
 			w.planEffects()
 			w.startAll([]*crasher{neverCrashes()})
 			w.review()
 			w.checkCalls()
 		})
 	}
+}
+
+// A request without a conclusive response proves nothing about the requests before and after it.
+// The step is done once: by an earlier attempt, or by another system before the first one.
+func TestRunner_inconclusiveResponses_stepDoneOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		kind   kind
+		faults []sink.Fault
+		before bool
+	}{
+		"response lost, repetition rejected": {kind: keyed, faults: []sink.Fault{sink.ActsThenDrops,
+			sink.RejectsContent}},
+		"search fails, found after that": {kind: searched, faults: []sink.Fault{sink.FailsBeforeActing}, before: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := oneStep(t, c.kind)
+			w.dest.HonoursKeys = true
+			if c.before {
+				w.dest.execute(t, "/rule/step", `{"of": "obj"}`)
+			}
+			var requests atomic.Int64
+			w.dest.NextFault = func(*http.Request) sink.Fault {
+				if n := int(requests.Add(1)); n <= len(c.faults) {
+					return c.faults[n-1]
+				}
+				return sink.NoFault
+			}
+			w.planEffects()
+			w.startAll([]*crasher{neverCrashes()})
+			w.review()
+			if e := w.ledger()[0]; e.state != "done" || e.is != "done" || len(w.dest.Calls()) != 1 {
+				t.Errorf("done %d times, want once: %+v", len(w.dest.Calls()), e)
+			}
+			if n := int(requests.Load()); n <= len(c.faults) {
+				t.Errorf("only %d requests", n)
+			}
+		})
+	}
+}
+
+// oneStep returns a world with one rule of one step.
+func oneStep(t *testing.T, kind kind) *world {
+	w := &world{t: t, log: applied.New(t), dest: newTestDestination(t), destinations: []string{"here"}}
+	w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none",
+		steps: []step{{name: "step", to: "here", kind: kind}}}}
+	w.model = newModel(w.rules)
+	w.dest.HonoursKeys = false
+	return w
+}
+
+// A processor crashes at every message of applying an event. Another processor applies the event
+// again. Its effect is planned once: with the change, or not at all and then by the second one.
+func TestEffects_processorCrashesAtEveryPoint_plannedOnce(t *testing.T) {
+	t.Parallel()
+	w := oneStep(t, keyed)
+	w.bodies = map[int64][]byte{}
+	crashed := true
+	for n := 1; crashed; n++ {
+		id := fmt.Sprint("obj_", n)
+		body := fmt.Appendf(nil, `{"object_id": %q, "time": 1, "object": {"id": %[1]q}}`, id)
+		ids := w.log.Append(t, w.log.Source, []sim.Event{{Object: id, ReceivedAt: time.Now(), Body: body}})
+		m := newCrasher(n, false)
+		_, err := w.applier(m).ApplyStored(t.Context(), apply.Target{}, ids, false)
+		select {
+		case <-m.crashed:
+		default:
+			must(t, err)
+			crashed = false
+		}
+		_, err = w.applier(neverCrashes()).ApplyStored(t.Context(), apply.Target{}, ids, false)
+		must(t, err)
+		w.model.read(t, 0, true, ids[0], body)
+	}
+	w.checkEffects()
 }
