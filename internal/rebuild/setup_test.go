@@ -62,7 +62,7 @@ type testBundle struct {
 	ids     []int64
 }
 
-func setup(t *testing.T) *testBundle {
+func setup(t testing.TB) *testBundle {
 	t.Helper()
 	l := applied.New(t)
 	l.Settings.BackOff = []time.Duration{time.Hour}
@@ -92,7 +92,7 @@ func (b *testBundle) append(t *testing.T, r *rand.Rand, source int32, evs []sim.
 func (b *testBundle) add(t *testing.T, name string) int32 { return b.log.AddSource(t, name) }
 
 // applier returns a processor; reads, if any, is the provider of all sources.
-func (b *testBundle) applier(t *testing.T, reads provider.Provider) *apply.Applier {
+func (b *testBundle) applier(t testing.TB, reads provider.Provider) *apply.Applier {
 	return b.log.Applier(t, reads)
 }
 
@@ -117,18 +117,18 @@ func quickSettings() rebuild.Settings {
 }
 
 // start executes rebuilds until the test ends or stop is called.
-func (b *testBundle) start(t *testing.T, id string, reads provider.Provider, s rebuild.Settings) (stop func()) {
+func (b *testBundle) start(t testing.TB, id string, reads provider.Provider, s rebuild.Settings) (stop func()) {
 	t.Helper()
 	return b.startRunner(t, id, &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, reads), Settings: s})
 }
 
 // startRunner starts a runner.
-func (b *testBundle) startRunner(t *testing.T, id string, rebuilds *rebuild.Runner) (stop func()) {
+func (b *testBundle) startRunner(t testing.TB, id string, rebuilds *rebuild.Runner) (stop func()) {
 	t.Helper()
 	return b.log.StartRunner(t, id, 1, map[string]runs.Executor{rebuild.Job: rebuilds.Execute})
 }
 
-func (b *testBundle) request(t *testing.T, o rebuild.Params) int64 {
+func (b *testBundle) request(t testing.TB, o rebuild.Params) int64 {
 	t.Helper()
 	run, err := rebuild.Request(t.Context(), b.operator, &o, "me", "a test", 0)
 	must(t, err)
@@ -136,7 +136,7 @@ func (b *testBundle) request(t *testing.T, o rebuild.Params) int64 {
 }
 
 // awaitRun waits until a run has reached a state.
-func (b *testBundle) awaitRun(t *testing.T, run int64, isReached func(*runs.Run) bool) *runs.Run {
+func (b *testBundle) awaitRun(t testing.TB, run int64, isReached func(*runs.Run) bool) *runs.Run {
 	t.Helper()
 	return b.log.WaitForRun(t, run, isReached)
 }
