@@ -235,7 +235,7 @@ func TestSwap_eventsBeforeStep_areContained(t *testing.T) {
 				b.applyLiveShuffled(t, r, b.append(t, r, b.source, h.Events[:len(h.Events)/2]))
 				b.exec(t, `UPDATE objects SET state = '{"damaged": true}', version_at = version_at - 1
 				WHERE version_at > -9223372036854775808`)
-				rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: quickSettings()}
+				rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: oneBatch()}
 				var ids []int64
 				once := sync.OnceFunc(func() {
 					if ids = b.append(t, r, b.source, h.Events[len(h.Events)/2:]); early {

@@ -214,7 +214,7 @@ func TestSwap_failedEventAppliedLive_isNotLost(t *testing.T) {
 				b.applyLive(t, p, c.dead)
 			})
 			rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, readableUpTo{m, int64(readable)}),
-				Settings: quickSettings()}
+				Settings: oneBatch()}
 			rebuild.OnStep(rebuilds, func(name string) error {
 				if name == c.step {
 					fixProvider()

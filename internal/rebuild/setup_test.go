@@ -116,6 +116,14 @@ func quickSettings() rebuild.Settings {
 	return s
 }
 
+// oneBatch has settings with which a swap replaces all objects of a test in one batch, so that a
+// step "lock" comes before all of them.
+func oneBatch() rebuild.Settings {
+	s := quickSettings()
+	s.Batch = 1000
+	return s
+}
+
 // start executes rebuilds until the test ends or stop is called.
 func (b *testBundle) start(t testing.TB, id string, reads provider.Provider, s rebuild.Settings) (stop func()) {
 	t.Helper()
