@@ -231,14 +231,14 @@ func TestSwap_eventsBeforeStep_areContained(t *testing.T) {
 				t.Parallel()
 				r := newRand(t, 16)
 				b := setup(t)
-				h := sim.Generate(r, providerKinds["own version"])
-				b.applyLiveShuffled(t, r, b.append(t, r, b.source, h.Events[:len(h.Events)/2]))
+				before, after := halves(sim.Generate(r, providerKinds["own version"]).Events)
+				b.applyLiveShuffled(t, r, b.append(t, r, b.source, before))
 				b.exec(t, `UPDATE objects SET state = '{"damaged": true}', version_at = version_at - 1
 				WHERE version_at > -9223372036854775808`)
 				rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: oneBatch()}
 				var ids []int64
 				once := sync.OnceFunc(func() {
-					if ids = b.append(t, r, b.source, h.Events[len(h.Events)/2:]); early {
+					if ids = b.append(t, r, b.source, after); early {
 						b.applyLiveShuffled(t, r, ids)
 					}
 				})

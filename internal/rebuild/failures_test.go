@@ -198,12 +198,12 @@ func TestSwap_failedEventAppliedLive_isNotLost(t *testing.T) {
 			b := setup(t)
 			m := failingUntilRepaired{works: new(atomic.Bool)}
 			p := b.applier(t, m)
-			evs := sim.Generate(r, providerKinds["event time"]).Events
+			before, after := halves(sim.Generate(r, providerKinds["event time"]).Events)
 			m.works.Store(true)
-			b.applyLiveShuffled(t, r, b.append(t, r, b.source, evs[:len(evs)/2]))
+			b.applyLiveShuffled(t, r, b.append(t, r, b.source, before))
 			readable := b.number(t, `SELECT max(event_id) FROM outcomes`)
 			m.works.Store(false)
-			applied.Apply(t, p, events.LiveRun, b.append(t, r, b.source, evs[len(evs)/2:]))
+			applied.Apply(t, p, events.LiveRun, b.append(t, r, b.source, after))
 			b.exec(t, `UPDATE objects SET state = '{"damaged": true}', version_at = version_at - 1
 				WHERE version_at > -9223372036854775808`)
 			if c.dead {

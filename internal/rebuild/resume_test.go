@@ -38,9 +38,9 @@ func newResumedSwap(t *testing.T, options sim.Options) *resumedSwap {
 	r := newRand(t, 91)
 	w := &resumedSwap{testBundle: setup(t)}
 	options.Objects, options.Changes = 24, 8
-	evs := sim.Generate(r, options).Events
-	w.before = w.append(t, r, w.source, evs[:len(evs)/2])
-	w.arriving = evs[len(evs)/2:]
+	before, after := halves(sim.Generate(r, options).Events)
+	w.before = w.append(t, r, w.source, before)
+	w.arriving = after
 	w.applyLiveShuffled(t, r, w.before)
 	w.exec(t, `TRUNCATE outbox`)
 	w.live = w.applier(t, changedProvider{})

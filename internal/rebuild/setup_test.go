@@ -74,6 +74,23 @@ func newRand(t *testing.T, salt uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(testkit.Seed(t), salt))
 }
 
+// halves splits the events of a history, which are in the order of objects: into the earlier and
+// the later changes of each object. The first object has no later changes.
+func halves(evs []sim.Event) (before, after []sim.Event) {
+	total, seen := map[string]int{}, map[string]int{}
+	for _, e := range evs {
+		total[e.Object]++
+	}
+	for _, e := range evs {
+		if seen[e.Object]++; e.Object == evs[0].Object || 2*seen[e.Object] <= total[e.Object] {
+			before = append(before, e)
+		} else {
+			after = append(after, e)
+		}
+	}
+	return before, after
+}
+
 // append stores events of a source in random order.
 func (b *testBundle) append(t *testing.T, r *rand.Rand, source int32, evs []sim.Event) (ids []int64) {
 	t.Helper()
