@@ -168,9 +168,10 @@ type SourceType struct {
 	number int32
 }
 
-// IsSilentSQL is true for a row t of source_types whose type is silent.
-const IsSilentSQL = `(t.count >= 10 AND t.first_at < clock_now() - interval '7 days' AND
-	t.last_at < clock_now() - greatest(2 * ` + longestInterval + `, interval '1 hour'))`
+// IsSilentSQL is true for a row t of source_types whose type is silent. The subqueries read the
+// clock once for all rows.
+const IsSilentSQL = `(t.count >= 10 AND t.first_at < (SELECT clock_now()) - interval '7 days' AND
+	t.last_at < (SELECT clock_now()) - greatest(2 * ` + longestInterval + `, interval '1 hour'))`
 
 const (
 	longestInterval = `greatest(t.longest_this_week, t.longest_last_week)`

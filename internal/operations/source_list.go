@@ -75,14 +75,16 @@ type SourceDetail struct {
 }
 
 // sourcesSQL reads the registered sources and the configured ones, which are $1 with providers $2.
-// $3 is the position of the page, and $4 a name; "" for all.
+// $3 is the position of the page, and $4 a name; "" for all. MATERIALIZED, because a generic plan
+// otherwise reads the event types once per source.
 const sourcesSQL = `
-SELECT coalesce(s.name, c.name), coalesce(s.provider, c.provider), s.added_at, t.last_at, coalesce(t.silent, 0)
-FROM sources s FULL JOIN (SELECT * FROM unnest($1::text[], $2::text[]) AS c(name, provider)) c ON c.name = s.name
-LEFT JOIN (
+WITH types AS MATERIALIZED (
   SELECT t.source, max(t.last_at) AS last_at, count(*) FILTER (WHERE ` + activity.IsSilentSQL + `) AS silent
   FROM source_types t WHERE $4 = '' OR t.source = (SELECT number FROM sources WHERE name = $4) GROUP BY t.source
-) t ON t.source = s.number
+)
+SELECT coalesce(s.name, c.name), coalesce(s.provider, c.provider), s.added_at, t.last_at, coalesce(t.silent, 0)
+FROM sources s FULL JOIN (SELECT * FROM unnest($1::text[], $2::text[]) AS c(name, provider)) c ON c.name = s.name
+LEFT JOIN types t ON t.source = s.number
 WHERE coalesce(s.name, c.name) > $3 AND ($4 = '' OR coalesce(s.name, c.name) = $4)
 ORDER BY coalesce(s.name, c.name) LIMIT $5`
 

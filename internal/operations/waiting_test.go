@@ -1,6 +1,7 @@
 package operations_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,6 +55,29 @@ func TestCountStates_manyEffects_areBounded(t *testing.T) {
 					t.Errorf("%s: %s", name, strings.Join(plan, "\n"))
 				}
 			}
+		}
+	})
+}
+
+// A list of sources aggregates the event types once, whatever the planner knows.
+func TestSources_manyTypes_areAggregatedOnce(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	db.Exec(t, `INSERT INTO sources (name, provider, api_reads) SELECT 'source_' || n, 'stripe', '{}'
+		FROM generate_series(1, 200) n`)
+	db.Exec(t, `INSERT INTO source_types (source, event_type, first_at, last_at, count)
+		SELECT number, 'type_' || k, now(), now(), 1 FROM sources, generate_series(1, 40) k`)
+	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
+		testkit.ExecSQL(t, tx, "PREPARE listed (text[], text[], text, text, int) AS "+operations.SourcesSQL)
+		plan, err := postgres.Collect(t.Context(), tx, pgx.RowTo[string],
+			"EXPLAIN (ANALYZE, TIMING OFF) EXECUTE listed ('{}', '{}', '', '', 101)")
+		must(t, err)
+		testkit.ExecSQL(t, tx, "DEALLOCATE listed") // a rollback does not
+		aggregates := slices.DeleteFunc(slices.Clone(plan), func(line string) bool {
+			return !strings.Contains(line, "Aggregate")
+		})
+		if len(aggregates) != 1 || !strings.HasSuffix(aggregates[0], " loops=1)") {
+			t.Errorf("%s:\n%s", name, strings.Join(plan, "\n"))
 		}
 	})
 }
