@@ -5,6 +5,9 @@ RACE := $(addprefix ./internal/,app apply ingest rebuild replay runs spool event
 TIMEOUT ?= 25m
 ARGS ?=
 EACH ?= 5s
+# How many packages are tested at a time: three on two processors, because most tests also wait.
+PACKAGES ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN || echo 2); n=$$((n * 3 / 2)); \
+	echo $$((n > 16 ? 16 : n)))
 # Programs report their commit where git can tell it. Go's own stamp fails the build where git cannot
 # (a checkout of another user), and omits the commit in a worktree.
 COMMIT = $(shell git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null)
@@ -28,10 +31,9 @@ playground: servers ## try reconciliation without an account, against fake APIs:
 	@exec bin/dev/playground $(ARGS)
 
 # Packages run in the given order: first those that wait longest, so that none of them is left alone.
-# They run three at a time on two processors, because most of them also wait. Without debugging
-# information (-w), linking takes a third less time; stack traces are the same.
+# Without debugging information (-w), linking takes a third less time; stack traces are the same.
 test: prerequisites ## run all tests, with a private PostgreSQL and JetStream, and against official SDKs
-	go test -short -timeout $(TIMEOUT) -p $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3 / 2))) -ldflags=-w ./test/... ./...
+	go test -short -timeout $(TIMEOUT) -p $(PACKAGES) -ldflags=-w ./test/... ./...
 	cd test/oracles && go test -short -timeout $(TIMEOUT) . -rapid.seed=20261121
 	cd bench && go test -short -timeout $(TIMEOUT) ./...
 

@@ -168,8 +168,8 @@ type SourceType struct {
 	number int32
 }
 
-// IsSilentSQL is true for a row t of source_types whose type is silent. The subqueries read the
-// clock once for all rows.
+// IsSilentSQL is true for a row t of source_types whose type is silent. Each subquery reads the
+// clock once, not once per row.
 const IsSilentSQL = `(t.count >= 10 AND t.first_at < (SELECT clock_now()) - interval '7 days' AND
 	t.last_at < (SELECT clock_now()) - greatest(2 * ` + longestInterval + `, interval '1 hour'))`
 

@@ -19,7 +19,7 @@ func Watchers(f *Follower) int {
 // Help is the help by parameter.
 var Help = help
 
-// SourcesSQL reads the sources and what is known of their event types.
+// SourcesSQL reads the sources and the activity of their event types.
 const SourcesSQL = sourcesSQL
 
 // WaitingSQL counts what waits for an operator, and CountStatesSQL the effects of a rule.

@@ -75,8 +75,8 @@ type SourceDetail struct {
 }
 
 // sourcesSQL reads the registered sources and the configured ones, which are $1 with providers $2.
-// $3 is the position of the page, and $4 a name; "" for all. MATERIALIZED, because a generic plan
-// otherwise reads the event types once per source.
+// $3 is the position of the page, and $4 a name; "" for all. The types are MATERIALIZED, because a
+// generic plan otherwise aggregates them once per source.
 const sourcesSQL = `
 WITH types AS MATERIALIZED (
   SELECT t.source, max(t.last_at) AS last_at, count(*) FILTER (WHERE ` + activity.IsSilentSQL + `) AS silent

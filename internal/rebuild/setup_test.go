@@ -75,7 +75,8 @@ func newRand(t *testing.T, salt uint64) *rand.Rand {
 }
 
 // halves splits the events of a history, which are in the order of objects: into the earlier and
-// the later changes of each object. The first object has no later changes.
+// the later changes of each object. The first object has no later changes, so that it stays damaged
+// and at least one object is swapped.
 func halves(evs []sim.Event) (before, after []sim.Event) {
 	total, seen := map[string]int{}, map[string]int{}
 	for _, e := range evs {
@@ -133,7 +134,7 @@ func quickSettings() rebuild.Settings {
 	return s
 }
 
-// oneBatch has settings with which a swap replaces all objects of a test in one batch, so that a
+// oneBatch returns settings with which a swap replaces all objects of a test in one batch, so that a
 // step "lock" comes before all of them.
 func oneBatch() rebuild.Settings {
 	s := quickSettings()
