@@ -134,8 +134,8 @@ func quickSettings() rebuild.Settings {
 	return s
 }
 
-// oneBatch returns settings with which a swap replaces all objects of a test in one batch, so that a
-// step "lock" comes before all of them.
+// oneBatch returns settings with which a swap replaces all objects of a test in one batch, so that
+// a step "lock" comes before all of them.
 func oneBatch() rebuild.Settings {
 	s := quickSettings()
 	s.Batch = 1000

@@ -34,8 +34,8 @@ func TestConsole_keys_reachAnEvent(t *testing.T) {
 const foreignElements = "iframe, img, object, embed, [onload], [onerror], form[action^=http], #main ~ #main, " +
 	"button[hx-get]"
 
-// Hostile markup in ids, types, headers and bodies is text on each page that shows it. Rejections are
-// stored later than their responses, so the hostile one may be any of the last ones.
+// Hostile markup in ids, types, headers and bodies is text on each page that shows it. Rejections
+// are stored later than their responses, so the hostile one may be any of the last ones.
 func TestConsole_hostileEvents_areText(t *testing.T) {
 	b := open(t)
 	paths := []string{"/console/find?q=%3Cscript%3Ealert(1)%3C/script%3E"}
