@@ -26,8 +26,7 @@ type Source struct {
 	LastEventAt events.Instant `json:"last_event_at"`
 	// SilentTypes is the number of event types that have been missing for unusually long.
 	SilentTypes int64 `json:"silent_types"`
-	// Configured: this process has the source in its configuration. Otherwise
-	// Settings is null.
+	// Configured: this process has the source in its configuration. Otherwise Settings is null.
 	Configured bool            `json:"configured"`
 	Settings   *SourceSettings `json:"settings"`
 }

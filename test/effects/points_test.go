@@ -339,6 +339,7 @@ func TestRunner_inconclusiveResponses_stepDoneOnce(t *testing.T) {
 
 // oneStep returns a world with one rule of one step.
 func oneStep(t *testing.T, kind kind) *world {
+	t.Helper()
 	w := &world{t: t, log: applied.New(t), dest: newTestDestination(t), destinations: []string{"here"}}
 	w.rules = []*rule{{name: "rule", when: conditions[0], key: keys[0], approval: "none",
 		steps: []step{{name: "step", to: "here", kind: kind}}}}
