@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -87,8 +88,7 @@ var dryRunTarget = Target{Run: events.LiveRun + 1}
 func (t *DryRun) decide(ctx context.Context, batch []*event) error {
 	var objs map[versioning.Key]*versioning.Object
 	var reloaded []*event
-	readOnly := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, t.a.Pool, readOnly, func(tx pgx.Tx) (err error) {
+	err := postgres.ReadSnapshot(ctx, t.a.Pool, func(tx pgx.Tx) (err error) {
 		if objs, err = t.load(ctx, tx, batch); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Querier is a pool, a connection or a transaction that can read.
@@ -38,4 +39,9 @@ func ForEach(ctx context.Context, db Querier, sql string, args, targets []any, d
 	}
 	_, err = pgx.ForEachRow(rows, targets, do)
 	return err
+}
+
+// ReadSnapshot runs fn in a read-only transaction whose statements all see the data of one moment.
+func ReadSnapshot(ctx context.Context, pool *pgxpool.Pool, fn func(pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn)
 }

@@ -86,6 +86,9 @@ type ObjectRow struct {
 const (
 	// compareRows is how many rows of each table one part reads.
 	compareRows = 10_000
+	// swapRows is the same for a swap. It is smaller, so that events that are applied meanwhile do
+	// not wait for a large page.
+	swapRows = 1000
 	// maxStateBytes is the largest state whose paths are compared.
 	maxStateBytes = 256 << 10
 	// detailRows is how many objects are read with their states at once.
@@ -107,15 +110,21 @@ ORDER BY k.account, k.object_type, k.object_id LIMIT 1`
 
 // compareSQL compares the objects after one key and up to another, if that is given. It returns
 // each object that is not the same, then the count of the same ones, and the count of those among
-// them whose pending refetch differs. $10 is the rebuild's cursor.
+// them whose pending refetch differs. $10 is the rebuild's cursor, $11 the maximum number of rows
+// of each table in the part. An index scan of PostgreSQL 15 ends at the last object of the end's
+// account, not at the end, so LIMIT is necessary.
 const compareSQL = `
 WITH live AS (
-  SELECT * FROM objects o WHERE o.source = $1 AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
-  	AND ($9 = '' OR o.object_type = $9)
+  SELECT * FROM (SELECT * FROM objects o
+    WHERE o.source = $1 AND (o.account, o.object_type, o.object_id) > ($2, $3, $4)
+    ORDER BY o.account, o.object_type, o.object_id LIMIT $11) o
+  WHERE ($9 = '' OR o.object_type = $9)
     AND ($5::text IS NULL OR (o.account, o.object_type, o.object_id) <= ($5, $6, $7))
 ), made AS (
-  SELECT * FROM staged_objects s WHERE s.source = $1 AND (s.account, s.object_type, s.object_id) > ($2, $3, $4)
-  	AND ($9 = '' OR s.object_type = $9)
+  SELECT * FROM (SELECT * FROM staged_objects s
+    WHERE s.source = $1 AND (s.account, s.object_type, s.object_id) > ($2, $3, $4)
+    ORDER BY s.account, s.object_type, s.object_id LIMIT $11) s
+  WHERE ($9 = '' OR s.object_type = $9)
     AND ($5::text IS NULL OR (s.account, s.object_type, s.object_id) <= ($5, $6, $7))
 ), compared AS MATERIALIZED (
   SELECT coalesce(o.account, s.account) AS account, coalesce(o.object_type, s.object_type) AS object_type,
@@ -152,7 +161,7 @@ func Compare(ctx context.Context, pool *pgxpool.Pool, run int64, cursor string, 
 		return nil, fmt.Errorf("%w: rebuild %d is done: its staged objects are the mirror now; start another to "+
 			"compare with", events.ErrInvalid, run)
 	}
-	c := &comparison{pool: pool, run: r, limit: limit}
+	c := &comparison{pool: pool, run: r, rows: compareRows, limit: limit}
 	if err := json.Unmarshal(r.Params, &c.params); err != nil {
 		return nil, fmt.Errorf("read the parameters of rebuild %d: %w", run, err)
 	}
@@ -172,24 +181,15 @@ type comparison struct {
 	run    *runs.Run
 	params Params
 	after  versioning.Key
-	limit  int
+	// rows is how many rows of each table a part reads at most.
+	rows, limit int
 }
 
 func (c *comparison) page(ctx context.Context) (*Page, error) {
-	end, err := c.pageEnd(ctx)
+	page := &Page{Run: c.run.ID, Stage: Stage(c.run), Cursor: c.run.Cursor}
+	end, err := c.readPart(ctx, page)
 	if err != nil {
 		return nil, err
-	}
-	page := &Page{Run: c.run.ID, Stage: Stage(c.run), Cursor: c.run.Cursor}
-	if err := c.compare(ctx, page, end); err != nil {
-		return nil, err
-	}
-	if len(page.Items) == c.limit { // objects after the last item belong to the next part
-		last := page.Items[c.limit-1]
-		end = &versioning.Key{Account: last.Account, Type: last.ObjectType, ID: last.ObjectID}
-		if err := c.compare(ctx, page, end); err != nil {
-			return nil, err
-		}
 	}
 	if end != nil {
 		next := events.MakeCursor(end.Account, end.Type, end.ID)
@@ -204,11 +204,34 @@ func (c *comparison) page(ctx context.Context) (*Page, error) {
 	return page, c.explain(ctx, page)
 }
 
+// readPart fills the page with the next objects. It returns the last key that it has compared, nil
+// if no object follows.
+func (c *comparison) readPart(ctx context.Context, page *Page) (end *versioning.Key, err error) {
+	err = postgres.ReadSnapshot(ctx, c.pool, func(tx pgx.Tx) error {
+		end, err = c.readPartInTx(ctx, tx, page)
+		return err
+	})
+	return end, err
+}
+
+func (c *comparison) readPartInTx(ctx context.Context, tx pgx.Tx, page *Page) (*versioning.Key, error) {
+	end, err := c.pageEnd(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.compare(ctx, tx, page, end); err != nil || len(page.Items) < c.limit {
+		return end, err
+	}
+	last := page.Items[c.limit-1] // objects after it belong to the next part
+	end = &versioning.Key{Account: last.Account, Type: last.ObjectType, ID: last.ObjectID}
+	return end, c.compare(ctx, tx, page, end)
+}
+
 // pageEnd returns the last key of a part, nil if the part extends to the end.
-func (c *comparison) pageEnd(ctx context.Context) (*versioning.Key, error) {
+func (c *comparison) pageEnd(ctx context.Context, tx pgx.Tx) (*versioning.Key, error) {
 	end := new(versioning.Key)
-	err := c.pool.QueryRow(ctx, pageEndSQL, c.params.Source, c.after.Account, c.after.Type, c.after.ID,
-		compareRows-1).Scan(&end.Account, &end.Type, &end.ID)
+	err := tx.QueryRow(ctx, pageEndSQL, c.params.Source, c.after.Account, c.after.Type, c.after.ID,
+		c.rows-1).Scan(&end.Account, &end.Type, &end.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -217,7 +240,7 @@ func (c *comparison) pageEnd(ctx context.Context) (*versioning.Key, error) {
 
 // compare fills the page with the objects after the start and up to the end. A nil end means the
 // last object.
-func (c *comparison) compare(ctx context.Context, page *Page, end *versioning.Key) error {
+func (c *comparison) compare(ctx context.Context, tx pgx.Tx, page *Page, end *versioning.Key) error {
 	page.Counts = map[Kind]int64{Same: 0, Differing: 0, OnlyLive: 0, OnlyStaged: 0, LiveNewer: 0, RefetchOnly: 0}
 	page.Items = []Difference{}
 	var account, objectType, id *string
@@ -226,14 +249,14 @@ func (c *comparison) compare(ctx context.Context, page *Page, end *versioning.Ke
 	}
 	var d Difference
 	var n int64
-	err := postgres.ForEach(ctx, c.pool, compareSQL, []any{c.params.Source, c.after.Account, c.after.Type, c.after.ID,
-		account, objectType, id, c.limit, c.params.Type, c.run.Cursor}, []any{&d.Kind, &d.Account, &d.ObjectType,
-		&d.ObjectID, &n}, func() error {
-		page.Counts[d.Kind] += n
-		if d.ObjectType != "" {
-			page.Items = append(page.Items, d)
-		}
-		return nil
-	})
-	return err
+	args := []any{c.params.Source, c.after.Account, c.after.Type, c.after.ID, account, objectType, id, c.limit,
+		c.params.Type, c.run.Cursor, c.rows}
+	return postgres.ForEach(ctx, tx, compareSQL, args, []any{&d.Kind, &d.Account, &d.ObjectType, &d.ObjectID, &n},
+		func() error {
+			page.Counts[d.Kind] += n
+			if d.ObjectType != "" {
+				page.Items = append(page.Items, d)
+			}
+			return nil
+		})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/runs"
@@ -27,6 +28,15 @@ func BeforeLock(r *Runner, do func()) {
 		}
 		return nil
 	})
+}
+
+// CompareInTx compares the first part of a swap of a source. It returns the number of objects that
+// are not the same, and whether others follow.
+func CompareInTx(ctx context.Context, tx pgx.Tx, source int32) (differing int, more bool, err error) {
+	c := comparison{run: &runs.Run{}, params: Params{Source: source}, rows: swapRows, limit: 2 * swapRows}
+	var page Page
+	end, err := c.readPartInTx(ctx, tx, &page)
+	return len(page.Items), end != nil, err
 }
 
 // StagedLock is the class of the locks under which staged rows are cleared.

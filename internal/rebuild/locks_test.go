@@ -244,3 +244,24 @@ func (b *testBundle) leaseOf(t *testing.T, run int64) (by string, until time.Tim
 		run).Scan(&by, &until))
 	return by, until
 }
+
+// A part of a comparison ends after its objects also in the indexes, however many follow.
+func TestCompare_manyObjects_readsOnlyItsPartOfTheIndexes(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	db.InsertObjects(t, 30_000)
+	db.Exec(t, `INSERT INTO staged_objects SELECT (jsonb_populate_record(o, '{"version_at": 2}')).* FROM objects o;
+		ANALYZE staged_objects`)
+	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
+		for _, index := range []string{"objects_pkey", "staged_objects_pkey"} {
+			before := testkit.IndexBlocksRead(t, tx, index)
+			differing, more, err := rebuild.CompareInTx(t.Context(), tx, 1)
+			if err != nil || differing != 1000 || !more {
+				t.Fatalf("%s: %d objects differ, more %t, %v", name, differing, more, err)
+			}
+			if read := testkit.IndexBlocksRead(t, tx, index) - before; read > 40 {
+				t.Errorf("%s: %d blocks of %s were read", name, read, index)
+			}
+		}
+	})
+}

@@ -181,7 +181,7 @@ func (w *work) swap(ctx context.Context) (runs.Status, error) {
 	if err != nil || status != runs.Running {
 		return status, err
 	}
-	c := &comparison{pool: w.Pool, run: &w.lease.Run, params: w.params, limit: 2 * compareRows}
+	c := &comparison{pool: w.Pool, run: &w.lease.Run, params: w.params, rows: swapRows, limit: 2 * swapRows}
 	for last := false; !last; {
 		if last, status, err = w.swapPage(ctx, c); err != nil || status != runs.Running {
 			return status, err
@@ -204,10 +204,7 @@ func (w *work) swapPage(ctx context.Context, c *comparison) (last bool, status r
 		return false, "", err
 	}
 	page := &Page{}
-	end, err := c.pageEnd(ctx)
-	if err == nil {
-		err = c.compare(ctx, page, end)
-	}
+	end, err := c.readPart(ctx, page)
 	if err != nil {
 		return false, "", fmt.Errorf("compare rebuild %d: %w", w.lease.Run.ID, err)
 	}

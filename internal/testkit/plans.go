@@ -32,6 +32,17 @@ func (d *DB) WithEachPlan(t testing.TB, what func(name string, tx pgx.Tx)) {
 	}
 }
 
+// IndexBlocksRead returns how many blocks of an index a session has read until now. The statistics
+// of rows do not contain the entries of an index that a scan reads and does not return.
+func IndexBlocksRead(t testing.TB, tx pgx.Tx, index string) (blocks int64) {
+	t.Helper()
+	err := tx.QueryRow(t.Context(), `SELECT pg_stat_get_xact_blocks_fetched($1::regclass)`, index).Scan(&blocks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return blocks
+}
+
 const insertObjectsSQL = `
 INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
 	tied_states, overflow, time_from, time_to, refetch_after, ambiguous,

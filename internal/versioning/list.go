@@ -78,7 +78,6 @@ SELECT o.source, s.name, o.account, o.object_type, o.object_id, o.version_final,
   o.deleted, o.ambiguous, provider_time(o.refetch_after), provider_time(o.overwritten_at), o.revision, o.last_event_id,
   	o.sanitized, o.rule_version, o.created_at, o.updated_at,
   o.tied_states = '[]' AND o.version_at > -9223372036854775808
-FROM objects o JOIN sources s ON s.number = o.source
 `
 
 const (
@@ -86,9 +85,13 @@ const (
 WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4) AND o.source <= $5
 ORDER BY o.source, o.account, o.object_type, o.object_id OFFSET $6 LIMIT 1`
 
+	// objectsSQL reads at most $21 rows, of which the last may be after the page's end. An index
+	// scan of PostgreSQL 15 ends at the last object of the end's source, so LIMIT is necessary.
 	objectsSQL = viewColumns + `
-WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4)
-  AND (o.source, o.account, o.object_type, o.object_id) <= ($5, $6, $7, $8)
+FROM (SELECT * FROM objects o WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4)
+	AND o.source <= $5 ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $21) o
+JOIN sources s ON s.number = o.source
+WHERE (o.source, o.account, o.object_type, o.object_id) <= ($5, $6, $7, $8)
   AND ($9::int IS NULL OR o.source = $9) AND ($10::text IS NULL OR o.account = $10) AND ($11::text IS NULL
   	OR o.object_type = $11)
   AND ($12::text IS NULL OR o.object_id = $12) AND ($13::bool IS NULL OR o.deleted = $13) AND ($14::bool IS NULL
@@ -97,22 +100,30 @@ WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4)
   AND ($17::timestamptz IS NULL OR o.updated_at < $17) AND ($19::bool IS NULL OR (o.rule_version < $20) = $19)
 ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $18`
 
-	// findSQL walks the accounts of a source through the primary key, one index lookup for each,
-	// because no index begins with the id.
-	findSQL = `
-WITH RECURSIVE hop(account) AS (
-  (SELECT o.account FROM objects o WHERE o.source = $1 AND $2::text IS NULL ORDER BY o.account LIMIT 1)
+	// foundSQL walks the accounts of the sources from $1 to $2 through the primary key, one index
+	// lookup for each, because no index begins with the id. $3 is the only account; null for all.
+	foundSQL = `
+WITH RECURSIVE hop(source, account) AS (
+  (SELECT o.source, o.account FROM objects o WHERE o.source >= $1 AND o.source <= $2 AND $3::text IS NULL
+   ORDER BY o.source, o.account LIMIT 1)
   UNION ALL
-  SELECT (SELECT o.account FROM objects o WHERE o.source = $1 AND o.account > hop.account ORDER BY o.account LIMIT 1)
-  	FROM hop WHERE hop.account IS NOT NULL
-), wanted(account) AS (
-  SELECT account FROM hop WHERE account IS NOT NULL UNION ALL SELECT $2 WHERE $2::text IS NOT NULL
+  SELECT k.source, k.account FROM hop CROSS JOIN LATERAL (
+    SELECT o.source, o.account FROM objects o
+    WHERE (o.source, o.account) > (hop.source, hop.account) AND o.source <= $2 ORDER BY o.source, o.account LIMIT 1) k
+), wanted AS (
+  SELECT source, account FROM hop
+  UNION ALL SELECT number, $3 FROM sources WHERE number >= $1 AND number <= $2 AND $3::text IS NOT NULL
 ), found AS (
-  SELECT k.source, k.account, k.object_type, k.object_id FROM wanted CROSS JOIN LATERAL
+  SELECT k.source, k.account, k.object_type, k.object_id FROM wanted w CROSS JOIN LATERAL
     (SELECT o.source, o.account, o.object_type, o.object_id FROM objects o
-     WHERE o.source = $1 AND o.account = wanted.account AND o.object_type = $3 AND o.object_id = $4 LIMIT 1) k
-  LIMIT $5
-)` + viewColumns + `JOIN found USING (source, account, object_type, object_id) ORDER BY o.account`
+     WHERE o.source = w.source AND o.account = w.account AND o.object_type = $4 AND o.object_id = $5 LIMIT 1) k
+)`
+
+	findKeysSQL = foundSQL + ` SELECT source, account, object_type, object_id FROM found`
+
+	findSQL = foundSQL + viewColumns + `
+FROM objects o JOIN sources s ON s.number = o.source JOIN (SELECT * FROM found LIMIT $6) f
+USING (source, account, object_type, object_id) ORDER BY o.account`
 )
 
 // ListObjects returns one page of objects, ordered by source, account, type and id. It returns
@@ -134,14 +145,23 @@ func ListObjects(ctx context.Context, pool *pgxpool.Pool, f ObjectFilter, cursor
 	if err := events.ReadCursor(cursor, &after.Source, &after.Account, &after.Type, &after.ID); err != nil {
 		return page, err
 	}
-	end, more, err := f.pageEnd(ctx, pool, after)
+	err = postgres.ReadSnapshot(ctx, pool, func(tx pgx.Tx) error { return f.readPage(ctx, tx, &page, after, limit) })
 	if err != nil {
 		return page, fmt.Errorf("list objects: %w", err)
 	}
+	return page, nil
+}
+
+// readPage fills a page with objects after a key.
+func (f *ObjectFilter) readPage(ctx context.Context, tx pgx.Tx, page *events.Page[View], after Key, limit int) error {
+	end, more, err := f.pageEnd(ctx, tx, after)
+	if err != nil {
+		return err
+	}
 	for size := 0; ; {
-		found, err := f.loadViews(ctx, pool, after, end, min(limit-len(page.Items), stateBatch))
+		found, err := f.loadViews(ctx, tx, after, end, min(limit-len(page.Items), stateBatch))
 		if err != nil {
-			return page, fmt.Errorf("list objects: %w", err)
+			return err
 		}
 		for i := range found {
 			size += len(found[i].State)
@@ -150,12 +170,12 @@ func ListObjects(ctx context.Context, pool *pgxpool.Pool, f ObjectFilter, cursor
 		switch n := len(page.Items); {
 		case n == limit || len(found) == stateBatch && size >= pageStateBytes:
 			page.Next = page.Items[n-1].key.cursor()
-			return page, nil
+			return nil
 		case len(found) < stateBatch:
 			if more {
 				page.Next = end.cursor()
 			}
-			return page, nil
+			return nil
 		default:
 			after = page.Items[n-1].key
 		}
@@ -165,12 +185,12 @@ func ListObjects(ctx context.Context, pool *pgxpool.Pool, f ObjectFilter, cursor
 func (k Key) cursor() string { return events.MakeCursor(k.Source, k.Account, k.Type, k.ID) }
 
 // pageEnd returns the last key that this page scans. more reports whether objects may follow it.
-func (f *ObjectFilter) pageEnd(ctx context.Context, pool *pgxpool.Pool, after Key) (end Key, more bool, err error) {
+func (f *ObjectFilter) pageEnd(ctx context.Context, tx pgx.Tx, after Key) (end Key, more bool, err error) {
 	last := f.Source
 	if last == 0 {
 		last = 1<<31 - 1
 	}
-	err = pool.QueryRow(ctx, pageEndSQL, after.Source, after.Account, after.Type, after.ID, last, pageRows-1).
+	err = tx.QueryRow(ctx, pageEndSQL, after.Source, after.Account, after.Type, after.ID, last, pageRows-1).
 		Scan(&end.Source, &end.Account, &end.Type, &end.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if last == 1<<31-1 {
@@ -181,22 +201,35 @@ func (f *ObjectFilter) pageEnd(ctx context.Context, pool *pgxpool.Pool, after Ke
 	return end, err == nil, err
 }
 
-func (f *ObjectFilter) loadViews(ctx context.Context, pool *pgxpool.Pool, after, end Key, limit int) ([]View, error) {
-	return postgres.Collect(ctx, pool, scanView, objectsSQL, after.Source, after.Account, after.Type, after.ID,
+func (f *ObjectFilter) loadViews(ctx context.Context, tx pgx.Tx, after, end Key, limit int) ([]View, error) {
+	return postgres.Collect(ctx, tx, scanView, objectsSQL, after.Source, after.Account, after.Type, after.ID,
 		end.Source, end.Account, end.Type, end.ID, events.NilIfZero(f.Source), f.Account, events.NilIfZero(f.Type),
 		events.NilIfZero(f.ID), f.Deleted, f.Ambiguous, f.RefetchPending, events.NilIfZero(f.Since),
-		events.NilIfZero(f.Until), limit, f.Outdated, RuleVersion)
+		events.NilIfZero(f.Until), limit, f.Outdated, RuleVersion, pageRows)
 }
 
 // FindObjects returns the objects with this source, type and id: one for each account, at most 100.
 // A nil account selects all accounts.
 func FindObjects(ctx context.Context, pool *pgxpool.Pool, source int32, account *string, objectType, id string) ([]View,
 	error) {
-	found, err := postgres.Collect(ctx, pool, scanView, findSQL, source, account, objectType, id, stateBatch)
+	found, err := postgres.Collect(ctx, pool, scanView, findSQL, source, source, account, objectType, id, stateBatch)
 	if err != nil {
 		return nil, fmt.Errorf("find object %s %s: %w", objectType, id, err)
 	}
 	return found, nil
+}
+
+// FindKeys returns the keys of all objects with this type and id. Source 0 selects all sources, and
+// a nil account all accounts.
+func FindKeys(ctx context.Context, pool *pgxpool.Pool, source int32, account *string, objectType, id string) ([]Key,
+	error) {
+	first, last := events.SourceInterval(source)
+	keys, err := postgres.Collect(ctx, pool, pgx.RowToStructByPos[Key], findKeysSQL, first, last, account, objectType,
+		id)
+	if err != nil {
+		return nil, fmt.Errorf("find object %s %s: %w", objectType, id, err)
+	}
+	return keys, nil
 }
 
 func scanView(row pgx.CollectableRow) (View, error) {

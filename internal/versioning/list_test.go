@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -129,6 +131,23 @@ func TestListObjects_page_isBoundedInRowsAndBytes(t *testing.T) {
 	}
 }
 
+// A page ends after 10,000 objects also in the index, whatever the plan and however many follow.
+func TestListObjects_filterSelectsNothing_readsOnlyItsPageOfTheIndex(t *testing.T) {
+	t.Parallel()
+	db := insertObjects(t, 0, 0)
+	db.InsertObjects(t, 60_000)
+	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
+		before := testkit.IndexBlocksRead(t, tx, "objects_pkey")
+		page, err := versioning.ListObjectsInTx(t.Context(), tx, versioning.ObjectFilter{ID: "none"})
+		if err != nil || len(page.Items) != 0 || page.Next == "" {
+			t.Fatalf("%s: %d objects, cursor %q, %v", name, len(page.Items), page.Next, err)
+		}
+		if read := testkit.IndexBlocksRead(t, tx, "objects_pkey") - before; read > 200 {
+			t.Errorf("%s: %d blocks of the index were read", name, read)
+		}
+	})
+}
+
 func TestFindObjects_accounts_returnsOnePerAccount(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
@@ -164,6 +183,33 @@ func TestFindObjects_accounts_returnsOnePerAccount(t *testing.T) {
 		}
 		if err != nil || got != tc.want {
 			t.Errorf("%s: %s, %v, want %s", name, got, err, tc.want)
+		}
+		for _, source := range []int32{0, 1} {
+			keys, err := versioning.FindKeys(t.Context(), db.Role(t, "operator"), source, tc.account, "plan", tc.id)
+			want := make([]versioning.Key, 0, len(found))
+			for i := range found {
+				want = append(want, found[i].Key())
+			}
+			if diff := cmp.Diff(want, keys, cmpopts.EquateEmpty()); diff != "" || err != nil {
+				t.Errorf("%s: keys of source %d: %v%s", name, source, err, diff)
+			}
+		}
+	}
+	db.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"source": 2}')).* FROM objects o
+		WHERE account IN ('a', 'b') AND object_id = '1'`)
+	_, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"two": "stripe"})
+	testkit.Must(t, err)
+	for name, tc := range map[string]struct {
+		account *string
+		want    string
+	}{"in every account": {nil, `1"" 1"a" 1"b" 1"c" 2"a" 2"b" `}, "in one": {&b, `1"b" 2"b" `}} {
+		keys, err := versioning.FindKeys(t.Context(), db.Role(t, "operator"), 0, tc.account, "plan", "1")
+		got := ""
+		for _, k := range keys {
+			got += fmt.Sprintf("%d%q ", k.Source, k.Account)
+		}
+		if err != nil || got != tc.want {
+			t.Errorf("of all sources, %s: %s, %v, want %s", name, got, err, tc.want)
 		}
 	}
 	if _, err := versioning.ListObjects(t.Context(), db.Pool, versioning.ObjectFilter{}, events.MakeCursor(1, 2),
