@@ -127,25 +127,24 @@ func objectHashes(ctx context.Context, pool *pgxpool.Pool, source int32, account
 	if err != nil {
 		return nil, err
 	}
-	hashes := []int64{}
+	found, err := versioning.FindKeys(ctx, pool, source, account, objectType, id)
+	if err != nil {
+		return nil, err
+	}
+	hashes := make([]int64, 0, len(found)+len(known.Name))
+	for _, key := range found {
+		hashes = append(hashes, key.Hash())
+	}
+	// An event may have an outcome without an object in the mirror, for example a dead one. If no
+	// account is given, the hash for the empty account is added.
+	var guess string
+	if account != nil {
+		guess = *account
+	}
 	for number := range known.Name {
-		if source != 0 && source != number {
-			continue
+		if source == 0 || source == number {
+			hashes = append(hashes, versioning.ObjectKey(number, guess, objectType, id))
 		}
-		found, err := versioning.FindObjects(ctx, pool, number, account, objectType, id)
-		if err != nil {
-			return nil, err
-		}
-		for i := range found {
-			hashes = append(hashes, found[i].Key().Hash())
-		}
-		// An event may have an outcome without an object in the mirror, for example a dead one. If
-		// no account is given, the hash for the empty account is added.
-		var guess string
-		if account != nil {
-			guess = *account
-		}
-		hashes = append(hashes, versioning.ObjectKey(number, guess, objectType, id))
 	}
 	slices.Sort(hashes)
 	return slices.Compact(hashes), nil
