@@ -27,6 +27,9 @@ func PlanForwards(ctx context.Context, p *Processor) (more bool, err error) {
 	return p.forwards.plan(ctx)
 }
 
+// UnappliedSQL counts the events without an outcome.
+const UnappliedSQL = unappliedSQL
+
 // ReadBacklog updates the gauges of pending work.
 func ReadBacklog(ctx context.Context, p *Processor) { p.readBacklog(ctx) }
 

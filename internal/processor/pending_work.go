@@ -55,12 +55,14 @@ type RepublisherStatus struct {
 }
 
 const (
-	// unappliedSQL begins at the republisher's cursor: every event before it has an outcome.
+	// unappliedSQL begins at the republisher's cursor: every event before it has an outcome. OFFSET
+	// makes PostgreSQL look outcomes up one by one. As a join it would read the whole log, because
+	// a plan without the cursor expects a third of the log after it.
 	unappliedSQL = `
 SELECT count(*), coalesce(min(id), 0), clock_now() FROM (
   SELECT e.id FROM events e WHERE e.id > coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = $1 AND c.run = 0),
   	0)
-    AND NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = 0) ORDER BY e.id LIMIT $2) e`
+    AND NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 OFFSET 0) ORDER BY e.id LIMIT $2) e`
 
 	// pendingCountsSQL reads only small partial indexes, each up to a bound.
 	pendingCountsSQL = `

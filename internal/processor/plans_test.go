@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
@@ -171,6 +173,40 @@ func TestMarkSent_largeOutbox_readsOnlyMarkedRows(t *testing.T) {
 	if n := read() - before; n > 100_000 { // two queries of the test itself scan it completely
 		t.Errorf("marking 3 of 20,000 rows ten times read %d rows sequentially", n)
 	}
+}
+
+// Counting events without an outcome reads the rows after the republisher's cursor, whatever the
+// size of the log and the plan.
+func TestReadPendingWork_largeLog_readsRowsAfterTheCursor(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	db.Exec(t, `
+SELECT ensure_partitions(clock_ms() - 86400000, clock_ms());
+CREATE TEMP TABLE made AS SELECT ((SELECT clock_ms()) << 20) - n AS id, n FROM generate_series(1, 30000) n;
+INSERT INTO sources (name, provider, api_reads) VALUES ('stripe', 'stripe', '{}');
+INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at, origin, api_version,
+  headers, verification, fingerprint, delivery_id, delivery_index, body)
+SELECT id, 1, id, '', '', '', '', now(), 'webhook', '', '{}', '{}', '', id, 0, '' FROM made ORDER BY id;
+INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, attempts, at,
+  rule_version)
+SELECT id, 0, 1, 0, '', '', '', 'applied', '', 1, now(), 1 FROM made WHERE n <> 50 ORDER BY id;
+INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
+SELECT 'republisher', 0, id, '', now(), now() FROM made WHERE n = 101`)
+	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
+		read := func() (n int) {
+			must(t, tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch)::int
+				FROM pg_stat_xact_user_tables WHERE relname ~ '^(events|outcomes)'`).Scan(&n))
+			return n
+		}
+		before := read()
+		var count, first int64
+		var now time.Time
+		must(t, tx.QueryRow(t.Context(), processor.UnappliedSQL, "republisher", processor.MaxPendingCount).
+			Scan(&count, &first, &now))
+		if n := read() - before; count != 1 || n > 300 {
+			t.Errorf("%s: %d events without an outcome, %d rows read", name, count, n)
+		}
+	})
 }
 
 // Partitions are created eight days ahead. If one is missing, the log and the metric report the
