@@ -142,6 +142,9 @@ func configureSession(cfg *pgx.ConnConfig, o Options) {
 	// Paging queries read a range of an index in its order. For a table without statistics, the
 	// planner would instead fetch and sort the complete rest of the table for each page.
 	cfg.RuntimeParams["enable_bitmapscan"] = "off"
+	// A plan that is made for all parameters has a high estimated cost for a large log, and a small
+	// real one. PostgreSQL would compile such a plan for longer than it runs.
+	cfg.RuntimeParams["jit"] = "off"
 	// A session whose process is frozen or whose host is lost must not hold locks for hours.
 	for name, value := range map[string]string{"idle_in_transaction_session_timeout": "15s", "tcp_keepalives_idle": "5",
 		"tcp_keepalives_interval": "2", "tcp_keepalives_count": "3", "tcp_user_timeout": "10000"} {

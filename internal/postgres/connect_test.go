@@ -31,7 +31,7 @@ func TestConnect_session_isConfigured(t *testing.T) {
 	defer pool.Close()
 	for setting, want := range map[string]string{
 		"search_path": "postern", "synchronous_commit": "on", "application_name": "gateway-1",
-		"role": "postern_gateway",
+		"role": "postern_gateway", "jit": "off",
 	} {
 		var got string
 		if err := pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil ||
