@@ -175,8 +175,8 @@ func TestMarkSent_largeOutbox_readsOnlyMarkedRows(t *testing.T) {
 	}
 }
 
-// Counting events without an outcome reads the rows after the republisher's cursor, whatever the
-// size of the log and the plan.
+// Counting events without an outcome reads the rows after the republisher's cursor, however large
+// the log is, with each plan.
 func TestReadPendingWork_largeLog_readsRowsAfterTheCursor(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)

@@ -86,8 +86,8 @@ type ObjectRow struct {
 const (
 	// compareRows is how many rows of each table one part reads.
 	compareRows = 10_000
-	// swapRows is the same for a swap. It is smaller, so that events that are applied meanwhile do
-	// not wait for a large page.
+	// swapRows is the same for a swap. A larger page uses the processors for long at once, and its
+	// differences are older when they are swapped.
 	swapRows = 1000
 	// maxStateBytes is the largest state whose paths are compared.
 	maxStateBytes = 256 << 10
@@ -204,8 +204,8 @@ func (c *comparison) page(ctx context.Context) (*Page, error) {
 	return page, c.explain(ctx, page)
 }
 
-// readPart fills the page with the next objects. It returns the last key that it has compared, nil
-// if no object follows.
+// readPart fills the page with the next objects. It returns the last key of the part, nil if the
+// part contains all objects that follow.
 func (c *comparison) readPart(ctx context.Context, page *Page) (end *versioning.Key, err error) {
 	err = postgres.ReadSnapshot(ctx, c.pool, func(tx pgx.Tx) error {
 		end, err = c.readPartInTx(ctx, tx, page)

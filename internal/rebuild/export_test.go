@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // ClearAbandonedOnce makes one round of ClearAbandoned.
@@ -30,13 +31,14 @@ func BeforeLock(r *Runner, do func()) {
 	})
 }
 
-// CompareInTx compares the first part of a swap of a source. It returns the number of objects that
-// are not the same, and whether others follow.
-func CompareInTx(ctx context.Context, tx pgx.Tx, source int32) (differing int, more bool, err error) {
-	c := comparison{run: &runs.Run{}, params: Params{Source: source}, rows: swapRows, limit: 2 * swapRows}
+// CompareInTx compares a part of a source's objects after a key, as a swap does. It returns the
+// objects that are not the same, and the key after which the next part begins; nil for the last.
+func CompareInTx(ctx context.Context, tx pgx.Tx, p Params, after versioning.Key, rows, limit int) ([]Difference,
+	*versioning.Key, error) {
+	c := comparison{run: &runs.Run{}, params: p, after: after, rows: rows, limit: limit}
 	var page Page
 	end, err := c.readPartInTx(ctx, tx, &page)
-	return len(page.Items), end != nil, err
+	return page.Items, end, err
 }
 
 // StagedLock is the class of the locks under which staged rows are cleared.

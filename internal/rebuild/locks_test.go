@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
+	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // A process that has lost the run just before it clears or copies does neither.
@@ -250,18 +251,59 @@ func TestCompare_manyObjects_readsOnlyItsPartOfTheIndexes(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	db.InsertObjects(t, 30_000)
-	db.Exec(t, `INSERT INTO staged_objects SELECT (jsonb_populate_record(o, '{"version_at": 2}')).* FROM objects o;
-		ANALYZE staged_objects`)
+	db.Exec(t, `INSERT INTO staged_objects SELECT (jsonb_populate_record(o, '{"version_at": 2}')).* FROM objects o`)
 	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
 		for _, index := range []string{"objects_pkey", "staged_objects_pkey"} {
 			before := testkit.IndexBlocksRead(t, tx, index)
-			differing, more, err := rebuild.CompareInTx(t.Context(), tx, 1)
-			if err != nil || differing != 1000 || !more {
-				t.Fatalf("%s: %d objects differ, more %t, %v", name, differing, more, err)
+			differing, end, err := rebuild.CompareInTx(t.Context(), tx, rebuild.Params{Source: 1}, versioning.Key{},
+				1000, 2000)
+			if err != nil || len(differing) != 1000 || end == nil {
+				t.Fatalf("%s: %d objects differ, end %v, %v", name, len(differing), end, err)
 			}
-			if read := testkit.IndexBlocksRead(t, tx, index) - before; read > 40 {
+			if read := testkit.IndexBlocksRead(t, tx, index) - before; read > 40 || read < 5 {
 				t.Errorf("%s: %d blocks of %s were read", name, read, index)
 			}
 		}
 	})
+}
+
+// No border of a part hides an object, wherever the objects of a table, account or type end.
+func TestCompare_smallParts_findEachObjectOnce(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	db.InsertObjects(t, 200)
+	db.Exec(t, `
+UPDATE objects SET account = CASE WHEN right(object_id, 1) < '3' THEN 'a' ELSE '' END,
+  object_type = CASE WHEN object_id LIKE '%5_' THEN 'other' ELSE 'thing' END;
+INSERT INTO staged_objects SELECT (jsonb_populate_record(o, '{"version_at": 2}')).* FROM objects o
+	WHERE object_id NOT BETWEEN 'obj_000030' AND 'obj_000060';
+DELETE FROM objects WHERE object_id BETWEEN 'obj_000100' AND 'obj_000140'`)
+	tx, err := db.Pool.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	compare := func(p rebuild.Params, rows, limit int) (found []string) {
+		for after := new(versioning.Key); after != nil; {
+			var part []rebuild.Difference
+			part, after, err = rebuild.CompareInTx(t.Context(), tx, p, *after, rows, limit)
+			must(t, err)
+			for _, d := range part {
+				found = append(found, fmt.Sprint(d.Kind, d.Account, d.ObjectType, d.ObjectID))
+			}
+		}
+		return found
+	}
+	for objectType, count := range map[string]int{"": 200, "other": 20} {
+		p := rebuild.Params{Source: 1, Type: objectType}
+		all := compare(p, 1000, 1000)
+		if len(all) != count {
+			t.Errorf("type %q: %d objects of %d are found", objectType, len(all), count)
+		}
+		for _, rows := range []int{1, 2, 7, 50} {
+			for _, limit := range []int{3, 2 * rows} {
+				if diff := cmp.Diff(all, compare(p, rows, limit)); diff != "" {
+					t.Errorf("type %q, parts of %d rows and %d differences: %s", objectType, rows, limit, diff)
+				}
+			}
+		}
+	}
 }

@@ -32,8 +32,9 @@ func (d *DB) WithEachPlan(t testing.TB, what func(name string, tx pgx.Tx)) {
 	}
 }
 
-// IndexBlocksRead returns how many blocks of an index a session has read until now. The statistics
-// of rows do not contain the entries of an index that a scan reads and does not return.
+// IndexBlocksRead returns how many blocks of an index this session has read. Only the difference of
+// two calls in one transaction has a meaning. The statistics of rows do not contain the entries of
+// an index that a scan reads and does not return.
 func IndexBlocksRead(t testing.TB, tx pgx.Tx, index string) (blocks int64) {
 	t.Helper()
 	err := tx.QueryRow(t.Context(), `SELECT pg_stat_get_xact_blocks_fetched($1::regclass)`, index).Scan(&blocks)

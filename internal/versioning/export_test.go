@@ -21,8 +21,10 @@ func TableStatements() map[string]string {
 // FindIDWithin is FindID with a maximum number of pairs of account and type.
 var FindIDWithin = findID
 
-// ListObjectsInTx returns the first page of objects, read in a transaction.
-func ListObjectsInTx(ctx context.Context, tx pgx.Tx, f ObjectFilter) (page events.Page[View], err error) {
-	err = f.readPage(ctx, tx, &page, Key{Source: -1}, events.MaxLimit)
+// ListObjectsInTx returns the page of objects after a key, read in a transaction. It scans at most
+// rows objects.
+func ListObjectsInTx(ctx context.Context, tx pgx.Tx, f ObjectFilter, after Key, rows, limit int) (
+	page events.Page[View], err error) {
+	err = f.readPage(ctx, tx, &page, after, rows, limit)
 	return page, err
 }

@@ -70,6 +70,8 @@ const (
 	pageStateBytes = 8 << 20
 	// stateBatch is how many rows with states one query reads.
 	stateBatch = 100
+	// maxKeys is the maximum number of keys that FindKeys returns.
+	maxKeys = 10_000
 )
 
 const viewColumns = `
@@ -85,20 +87,24 @@ const (
 WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4) AND o.source <= $5
 ORDER BY o.source, o.account, o.object_type, o.object_id OFFSET $6 LIMIT 1`
 
-	// objectsSQL reads at most $21 rows, of which the last may be after the page's end. An index
-	// scan of PostgreSQL 15 ends at the last object of the end's source, so LIMIT is necessary.
+	// objectsSQL reads the keys of a page, at most $22, and looks up the rows of those that the
+	// filter may select. Some keys may be after the page's end; the condition after LIMIT removes
+	// them. LIMIT is necessary because an index scan of PostgreSQL 15 ends at the last object of
+	// the end's source, not at the end.
 	objectsSQL = viewColumns + `
-FROM (SELECT * FROM objects o WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4)
-	AND o.source <= $5 ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $21) o
-JOIN sources s ON s.number = o.source
-WHERE (o.source, o.account, o.object_type, o.object_id) <= ($5, $6, $7, $8)
-  AND ($9::int IS NULL OR o.source = $9) AND ($10::text IS NULL OR o.account = $10) AND ($11::text IS NULL
-  	OR o.object_type = $11)
-  AND ($12::text IS NULL OR o.object_id = $12) AND ($13::bool IS NULL OR o.deleted = $13) AND ($14::bool IS NULL
-  	OR o.ambiguous = $14)
+FROM (SELECT k.* FROM (SELECT o.source, o.account, o.object_type, o.object_id FROM objects o
+    WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4) AND o.source <= $21
+    ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $22) k
+  WHERE (k.source, k.account, k.object_type, k.object_id) <= ($5, $6, $7, $8)
+    AND ($9::int IS NULL OR k.source = $9) AND ($10::text IS NULL OR k.account = $10)
+    AND ($11::text IS NULL OR k.object_type = $11) AND ($12::text IS NULL OR k.object_id = $12)) k
+CROSS JOIN LATERAL (SELECT * FROM objects x WHERE x.source = k.source AND x.account = k.account
+  AND x.object_type = k.object_type AND x.object_id = k.object_id LIMIT 1) o
+JOIN sources s ON s.number = k.source
+WHERE ($13::bool IS NULL OR o.deleted = $13) AND ($14::bool IS NULL OR o.ambiguous = $14)
   AND ($15::bool IS NULL OR (o.refetch_after <> 0) = $15) AND ($16::timestamptz IS NULL OR o.updated_at >= $16)
   AND ($17::timestamptz IS NULL OR o.updated_at < $17) AND ($19::bool IS NULL OR (o.rule_version < $20) = $19)
-ORDER BY o.source, o.account, o.object_type, o.object_id LIMIT $18`
+ORDER BY k.source, k.account, k.object_type, k.object_id LIMIT $18`
 
 	// foundSQL walks the accounts of the sources from $1 to $2 through the primary key, one index
 	// lookup for each, because no index begins with the id. $3 is the only account; null for all.
@@ -119,7 +125,8 @@ WITH RECURSIVE hop(source, account) AS (
      WHERE o.source = w.source AND o.account = w.account AND o.object_type = $4 AND o.object_id = $5 LIMIT 1) k
 )`
 
-	findKeysSQL = foundSQL + ` SELECT source, account, object_type, object_id FROM found`
+	findKeysSQL = foundSQL + `
+SELECT source, account, object_type, object_id FROM (SELECT * FROM found LIMIT $6) f ORDER BY source, account`
 
 	findSQL = foundSQL + viewColumns + `
 FROM objects o JOIN sources s ON s.number = o.source JOIN (SELECT * FROM found LIMIT $6) f
@@ -145,21 +152,24 @@ func ListObjects(ctx context.Context, pool *pgxpool.Pool, f ObjectFilter, cursor
 	if err := events.ReadCursor(cursor, &after.Source, &after.Account, &after.Type, &after.ID); err != nil {
 		return page, err
 	}
-	err = postgres.ReadSnapshot(ctx, pool, func(tx pgx.Tx) error { return f.readPage(ctx, tx, &page, after, limit) })
+	err = postgres.ReadSnapshot(ctx, pool, func(tx pgx.Tx) error {
+		return f.readPage(ctx, tx, &page, after, pageRows, limit)
+	})
 	if err != nil {
 		return page, fmt.Errorf("list objects: %w", err)
 	}
 	return page, nil
 }
 
-// readPage fills a page with objects after a key.
-func (f *ObjectFilter) readPage(ctx context.Context, tx pgx.Tx, page *events.Page[View], after Key, limit int) error {
-	end, more, err := f.pageEnd(ctx, tx, after)
+// readPage fills a page with objects after a key. It scans at most rows objects.
+func (f *ObjectFilter) readPage(ctx context.Context, tx pgx.Tx, page *events.Page[View], after Key, rows,
+	limit int) error {
+	end, more, err := f.pageEnd(ctx, tx, after, rows)
 	if err != nil {
 		return err
 	}
 	for size := 0; ; {
-		found, err := f.loadViews(ctx, tx, after, end, min(limit-len(page.Items), stateBatch))
+		found, err := f.loadViews(ctx, tx, after, end, rows, min(limit-len(page.Items), stateBatch))
 		if err != nil {
 			return err
 		}
@@ -185,12 +195,9 @@ func (f *ObjectFilter) readPage(ctx context.Context, tx pgx.Tx, page *events.Pag
 func (k Key) cursor() string { return events.MakeCursor(k.Source, k.Account, k.Type, k.ID) }
 
 // pageEnd returns the last key that this page scans. more reports whether objects may follow it.
-func (f *ObjectFilter) pageEnd(ctx context.Context, tx pgx.Tx, after Key) (end Key, more bool, err error) {
-	last := f.Source
-	if last == 0 {
-		last = 1<<31 - 1
-	}
-	err = tx.QueryRow(ctx, pageEndSQL, after.Source, after.Account, after.Type, after.ID, last, pageRows-1).
+func (f *ObjectFilter) pageEnd(ctx context.Context, tx pgx.Tx, after Key, rows int) (end Key, more bool, err error) {
+	_, last := events.SourceInterval(f.Source)
+	err = tx.QueryRow(ctx, pageEndSQL, after.Source, after.Account, after.Type, after.ID, last, rows-1).
 		Scan(&end.Source, &end.Account, &end.Type, &end.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if last == 1<<31-1 {
@@ -201,11 +208,12 @@ func (f *ObjectFilter) pageEnd(ctx context.Context, tx pgx.Tx, after Key) (end K
 	return end, err == nil, err
 }
 
-func (f *ObjectFilter) loadViews(ctx context.Context, tx pgx.Tx, after, end Key, limit int) ([]View, error) {
+func (f *ObjectFilter) loadViews(ctx context.Context, tx pgx.Tx, after, end Key, rows, limit int) ([]View, error) {
+	_, last := events.SourceInterval(f.Source)
 	return postgres.Collect(ctx, tx, scanView, objectsSQL, after.Source, after.Account, after.Type, after.ID,
 		end.Source, end.Account, end.Type, end.ID, events.NilIfZero(f.Source), f.Account, events.NilIfZero(f.Type),
 		events.NilIfZero(f.ID), f.Deleted, f.Ambiguous, f.RefetchPending, events.NilIfZero(f.Since),
-		events.NilIfZero(f.Until), limit, f.Outdated, RuleVersion, pageRows)
+		events.NilIfZero(f.Until), limit, f.Outdated, RuleVersion, last, rows)
 }
 
 // FindObjects returns the objects with this source, type and id: one for each account, at most 100.
@@ -219,15 +227,19 @@ func FindObjects(ctx context.Context, pool *pgxpool.Pool, source int32, account 
 	return found, nil
 }
 
-// FindKeys returns the keys of all objects with this type and id. Source 0 selects all sources, and
-// a nil account all accounts.
+// FindKeys returns the keys of all objects with this type and id, in order. Source 0 selects all
+// sources, and a nil account all accounts. Errors: events.ErrInvalid for more than 10,000 objects.
 func FindKeys(ctx context.Context, pool *pgxpool.Pool, source int32, account *string, objectType, id string) ([]Key,
 	error) {
 	first, last := events.SourceInterval(source)
 	keys, err := postgres.Collect(ctx, pool, pgx.RowToStructByPos[Key], findKeysSQL, first, last, account, objectType,
-		id)
-	if err != nil {
+		id, maxKeys+1)
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("find object %s %s: %w", objectType, id, err)
+	case len(keys) > maxKeys:
+		return nil, fmt.Errorf("%w: more than %d accounts have an object %s %s: give the source and the account",
+			events.ErrInvalid, maxKeys, objectType, id)
 	}
 	return keys, nil
 }
