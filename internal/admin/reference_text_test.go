@@ -136,7 +136,7 @@ types, where their meaning is empty:
 | ` + "`attempts`, `due`" + ` | integer, time | failed attempts, and the time of the next one |
 | ` + "`at`, `created_at`, `started_at`, `updated_at`, `ended_at`" + ` | time | when it happened; null if it has not |
 | ` + "`rule_version`" + ` | integer | version of the rule that decided |
-| ` + "`status`, `state`, `phase`, `stage`" + ` | string | where it is in its life |
+| ` + "`status`, `state`, `phase`, `stage`" + ` | string | its current status |
 | ` + "`detail`, `failure`, `message`, `error`" + ` | string | explanation for an operator, as text |
 `
 

@@ -106,10 +106,9 @@ WHERE ($13::bool IS NULL OR o.deleted = $13) AND ($14::bool IS NULL OR o.ambiguo
   AND ($17::timestamptz IS NULL OR o.updated_at < $17) AND ($19::bool IS NULL OR (o.rule_version < $20) = $19)
 ORDER BY k.source, k.account, k.object_type, k.object_id LIMIT $18`
 
-	// foundSQL walks the accounts of the sources from $1 to $2 through the primary key, one index
+	// foundObjects walks the accounts of the sources from $1 to $2 through the primary key, one index
 	// lookup for each, because no index begins with the id. $3 is the only account; null for all.
-	foundSQL = `
-WITH RECURSIVE hop(source, account) AS (
+	foundObjects = `hop(source, account) AS (
   (SELECT o.source, o.account FROM objects o WHERE o.source >= $1 AND o.source <= $2 AND $3::text IS NULL
    ORDER BY o.source, o.account LIMIT 1)
   UNION ALL
@@ -125,10 +124,10 @@ WITH RECURSIVE hop(source, account) AS (
      WHERE o.source = w.source AND o.account = w.account AND o.object_type = $4 AND o.object_id = $5 LIMIT 1) k
 )`
 
-	findKeysSQL = foundSQL + `
+	findKeysSQL = "WITH RECURSIVE " + foundObjects + `
 SELECT source, account, object_type, object_id FROM (SELECT * FROM found LIMIT $6) f ORDER BY source, account`
 
-	findSQL = foundSQL + viewColumns + `
+	findSQL = "WITH RECURSIVE " + foundObjects + viewColumns + `
 FROM objects o JOIN sources s ON s.number = o.source JOIN (SELECT * FROM found LIMIT $6) f
 USING (source, account, object_type, object_id) ORDER BY o.account`
 )
