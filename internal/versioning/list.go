@@ -106,8 +106,9 @@ WHERE ($13::bool IS NULL OR o.deleted = $13) AND ($14::bool IS NULL OR o.ambiguo
   AND ($17::timestamptz IS NULL OR o.updated_at < $17) AND ($19::bool IS NULL OR (o.rule_version < $20) = $19)
 ORDER BY k.source, k.account, k.object_type, k.object_id LIMIT $18`
 
-	// foundObjects walks the accounts of the sources from $1 to $2 through the primary key, one index
-	// lookup for each, because no index begins with the id. $3 is the only account; null for all.
+	// foundObjects walks the accounts of the sources from $1 to $2 through the primary key, one
+	// index lookup for each, because no index begins with the id. $3 is the only account; null for
+	// all.
 	foundObjects = `hop(source, account) AS (
   (SELECT o.source, o.account FROM objects o WHERE o.source >= $1 AND o.source <= $2 AND $3::text IS NULL
    ORDER BY o.source, o.account LIMIT 1)
