@@ -56,8 +56,9 @@ type RepublisherStatus struct {
 
 const (
 	// unappliedSQL begins at the republisher's cursor: every event before it has an outcome.
-	// OFFSET 0 makes PostgreSQL look outcomes up one by one. With a join it would read the whole
-	// log: it makes the plan before it knows the cursor, and expects a third of the log after it.
+	// OFFSET 0 makes PostgreSQL find the outcome of each event separately. With a join it would
+	// read the whole log: it makes the plan before it knows the cursor, and expects a third of the
+	// log after it.
 	unappliedSQL = `
 SELECT count(*), coalesce(min(id), 0), clock_now() FROM (
   SELECT e.id FROM events e WHERE e.id > coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = $1 AND c.run = 0),

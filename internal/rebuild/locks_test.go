@@ -246,7 +246,7 @@ func (b *testBundle) leaseOf(t *testing.T, run int64) (by string, until time.Tim
 	return by, until
 }
 
-// A part of a comparison ends after its objects also in the indexes, however many follow.
+// A part of a comparison ends after its objects also in the indexes, however many objects follow.
 func TestCompare_manyObjects_readsOnlyItsPartOfTheIndexes(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)

@@ -87,10 +87,10 @@ const (
 WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4) AND o.source <= $5
 ORDER BY o.source, o.account, o.object_type, o.object_id OFFSET $6 LIMIT 1`
 
-	// objectsSQL reads the keys of a page, at most $22, and looks up the rows of those that the
-	// filter may select. Some keys may be after the page's end; the condition after LIMIT removes
-	// them. LIMIT is necessary because an index scan of PostgreSQL 15 ends at the last object of
-	// the end's source, not at the end.
+	// objectsSQL reads the keys of a page, at most $22, and then the rows of those that the filter
+	// may select. Some keys may be after the page's end; the condition after LIMIT removes them.
+	// LIMIT is necessary because an index scan of PostgreSQL 15 ends at the last object of the
+	// end's source, not at the end.
 	objectsSQL = viewColumns + `
 FROM (SELECT k.* FROM (SELECT o.source, o.account, o.object_type, o.object_id FROM objects o
     WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4) AND o.source <= $21
@@ -238,8 +238,8 @@ func FindKeys(ctx context.Context, pool *pgxpool.Pool, source int32, account *st
 	case err != nil:
 		return nil, fmt.Errorf("find object %s %s: %w", objectType, id, err)
 	case len(keys) > maxKeys:
-		return nil, fmt.Errorf("%w: more than %d accounts have an object %s %s: give the source and the account",
-			events.ErrInvalid, maxKeys, objectType, id)
+		return nil, fmt.Errorf("%w: more than %d objects have the type %s and the id %s: give the source and the "+
+			"account", events.ErrInvalid, maxKeys, objectType, id)
 	}
 	return keys, nil
 }

@@ -131,7 +131,7 @@ func TestListObjects_page_isBoundedInRowsAndBytes(t *testing.T) {
 	}
 }
 
-// A page ends after 10,000 objects also in the index, whatever the plan and however many follow.
+// A page ends after 10,000 objects also in the index, however many objects follow, with each plan.
 func TestListObjects_filterSelectsNothing_readsOnlyItsPageOfTheIndex(t *testing.T) {
 	t.Parallel()
 	db := insertObjects(t, 0, 0)
