@@ -104,8 +104,7 @@ restored. A running processor executes the run.`,
 			policy, _, err := x.retentionPolicy()
 			if err == nil && policy.Empty() {
 				return usagef("no maximum age is set, so nothing is deleted: set retention.bodies and the others in " +
-					"the " +
-					"configuration, or give --bodies DAYS")
+					"the configuration, or give --bodies DAYS")
 			}
 			return err
 		},

@@ -59,8 +59,7 @@ var problemTypes = map[string]problemType{
 			"request needs (postern token create --role ROLE)."},
 	"own-request": {http.StatusForbidden, "your own request",
 		"The token requested the run, refetch or reprocessing whose results it wants to approve, and " +
-			"approvals.separate is true. Ask somebody with " +
-			"another token of the role approver or operator."},
+			"approvals.separate is true. Ask somebody with another token of the role approver or operator."},
 	"idempotency-key": {http.StatusBadRequest, "invalid idempotency key",
 		"The header Idempotency-Key is longer than allowed, has other characters, or is sent twice."},
 	"in-flight": {http.StatusConflict, "request in progress",

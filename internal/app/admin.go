@@ -176,8 +176,7 @@ func (a *App) checkTokens(ctx context.Context, pool *pgxpool.Pool, address strin
 		return nil
 	case config.IsLoopback(address):
 		return fmt.Errorf("admin.require_tokens or console.hosts is set, and there is no valid token: create one " +
-			"with `postern token " +
-			"create --role reader --name NAME`, or remove the settings")
+			"with `postern token create --role reader --name NAME`, or remove the settings")
 	}
 	return fmt.Errorf("the admin address %s can be reached from other machines, and there is no valid token: create "+
 		"one with `postern token create --role reader --name NAME`, or listen on loopback, e.g. %s", address,

@@ -32,10 +32,8 @@ func checkConfig(c *Config, p loadOptions) error {
 			detail = " (" + variable + " is " + p.missingReason(variable) + ")"
 		}
 		bad = append(bad, &settings.Problem{Path: "database.url", Msg: "is not set" + detail +
-			": name a PostgreSQL 15 or " +
-			"newer here or in POSTERN_DATABASE_URL, e.g. postgres://postern@localhost/postern (postern dev needs " +
-			"none: " +
-			"check with postern config check --dev)"})
+			": name a PostgreSQL 15 or newer here or in POSTERN_DATABASE_URL, e.g. " +
+			"postgres://postern@localhost/postern (postern dev needs none: check with postern config check --dev)"})
 	}
 	checked := c
 	if !p.secrets {
@@ -70,8 +68,7 @@ func checkBodies(c *Config) error {
 	want := func(path string, size settings.Bytes) {
 		if size > c.Ingest.QueueBytes {
 			bad = append(bad, &settings.Problem{Path: path,
-				Msg: fmt.Sprintf("%s is more than ingest.queue_bytes (%s), so the "+
-					"gateway could not accept the "+
+				Msg: fmt.Sprintf("%s is more than ingest.queue_bytes (%s), so the gateway could not accept the "+
 					"largest bodies: lower it, or raise ingest.queue_bytes",
 					size, c.Ingest.QueueBytes)})
 		}
@@ -101,8 +98,7 @@ func checkDatabaseURLs(d Database) error {
 			keywordValue.MatchString(string(address)):
 		default:
 			bad = append(bad, &settings.Problem{Path: path, Msg: "is not an address of PostgreSQL: it begins with " +
-				"postgres://, " +
-				"e.g. postgres://postern@localhost/postern"})
+				"postgres://, e.g. postgres://postern@localhost/postern"})
 		}
 	}
 	return errors.Join(bad...)
@@ -126,8 +122,7 @@ func checkDurability(d Database) error {
 			{"synchronous_commit", "which Postern sets to on for each of its sessions, because an acknowledgement " +
 				"promises a durable commit"},
 			{"default_transaction_isolation", "which Postern sets to read committed for each of its sessions, " +
-				"because " +
-				"its statements need that level"},
+				"because its statements need that level"},
 		} {
 			if strings.Contains(plain, required[0]) {
 				bad = append(bad, &settings.Problem{Path: address.path, Msg: "sets " + required[0] + ", " +
@@ -150,10 +145,8 @@ func checkRetention(r Retention) error {
 		case age.days == 0:
 		case r.Bodies == 0:
 			bad = append(bad, &settings.Problem{Path: "retention." + age.name,
-				Msg: "is set, but retention.bodies keeps " +
-					"events without limit, and this is never deleted before its events: set retention.bodies, or " +
-					"leave " +
-					"this out"})
+				Msg: "is set, but retention.bodies keeps events without limit, and this is never deleted before its " +
+					"events: set retention.bodies, or leave this out"})
 		case age.days < r.Bodies:
 			bad = append(bad, &settings.Problem{Path: "retention." + age.name, Msg: fmt.Sprintf("%d days is less than "+
 				"retention.bodies (%d), and this is never deleted before its events: raise it, or set 0 to keep it "+

@@ -281,8 +281,7 @@ func (d *Destination) check(path string) error {
 		return d.checkMail(path)
 	case d.URL == "":
 		return &settings.Problem{Path: path + ".url", Msg: "is not set: write the address to call, or smtp for a " +
-			"mail " +
-			"server"}
+			"mail server"}
 	}
 	bad := []error{d.checkURL(path + ".url")}
 	if _, err := signingKey(d.SigningSecret.key); err != nil {
@@ -312,8 +311,7 @@ func (d *Destination) checkURL(path string) error {
 			"setting of its own, and a query belongs to a step's path"}
 	case u.Scheme == "http" && !d.Key.isUnset() && !isLoopbackHost(u.Hostname()):
 		return &settings.Problem{Path: path, Msg: fmt.Sprintf("%q is plain http, so everyone on the network path can "+
-			"read the "+
-			"key: write https", settings.MaskURL(string(d.URL)))}
+			"read the key: write https", settings.MaskURL(string(d.URL)))}
 	}
 	return nil
 }

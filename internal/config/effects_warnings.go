@@ -101,12 +101,10 @@ func (c *Config) untrustedCheckWarnings() (all []string) {
 				all = append(all, c.Locate(&settings.Problem{Path: fmt.Sprintf("effects.%s.steps.%d.check.done", name,
 					i),
 					Msg: fmt.Sprintf("is true for a response with status %d, but Postern accepts true only from 2xx: "+
-						"it "+
-						"would ask again and again, and then need an operator; "+
-						"write the condition that a 2xx response fulfils after the step, e.g. answer.status == 200. "+
-						"A step "+
-						"that deletes needs no check: it can be repeated, and success: [200, 204, 404] "+
-						"accepts an object that does not exist any more", status)}).Error())
+						"it would ask again and again, and then need an operator; write the condition that a 2xx "+
+						"response fulfils after the step, e.g. answer.status == 200. A step that deletes needs no "+
+						"check: it can be repeated, and success: [200, 204, 404] accepts an object that does not "+
+						"exist any more", status)}).Error())
 				break
 			}
 		}

@@ -135,8 +135,7 @@ func (s *Source) checkReconcile(name string, e *Endpoint) error {
 	}
 	path := "sources." + name + ".reconcile"
 	if e.API == nil {
-		return &settings.Problem{Path: path, Msg: "needs a section api, with the key for the provider's " +
-			"API"}
+		return &settings.Problem{Path: path, Msg: "needs a section api, with the key for the provider's API"}
 	}
 	var bad []error
 	want := func(what, cron string, ok bool, msg string) {

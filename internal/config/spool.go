@@ -27,16 +27,14 @@ func CheckSpool(s Spool) error {
 	}
 	if !filepath.IsAbs(s.Dir) {
 		return &settings.Problem{Path: "ingest.spool.dir",
-			Msg: fmt.Sprintf("%s depends on the folder in which the process "+
-				"starts, "+
-				"but the spool must always be the same folder: write an absolute path, e.g. /var/lib/postern/spool",
+			Msg: fmt.Sprintf("%s depends on the folder in which the process starts, but the spool must always be the "+
+				"same folder: write an absolute path, e.g. /var/lib/postern/spool",
 				s.Dir)}
 	}
 	if reason := volatileReason(s.Dir); reason != "" && !s.UnsafeDir {
 		return &settings.Problem{Path: "ingest.spool.dir",
-			Msg: fmt.Sprintf("%s is %s, so acknowledged deliveries are lost "+
-				"when "+
-				"the machine stops: name a folder on a disk, or set ingest.spool.unsafe_dir: true to accept that",
+			Msg: fmt.Sprintf("%s is %s, so acknowledged deliveries are lost when the machine stops: name a folder on "+
+				"a disk, or set ingest.spool.unsafe_dir: true to accept that",
 				s.Dir,
 				reason)}
 	}

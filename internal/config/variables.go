@@ -67,8 +67,7 @@ func checkVariables(environ []string, asked map[string]bool, open []string) (idl
 		switch {
 		case near != "" && !below:
 			bad = append(bad, &settings.Problem{Env: name,
-				Msg: fmt.Sprintf("is not a setting; did you mean %s? Rename the "+
-					"variable, or unset it", near)})
+				Msg: fmt.Sprintf("is not a setting; did you mean %s? Rename the variable, or unset it", near)})
 		case near != "":
 			idle = append(idle, fmt.Sprintf("the variable %s sets nothing; did you mean %s?", name, near))
 		default:

@@ -154,9 +154,8 @@ func (s *Source) warnSecrets(schemes []*signature.Scheme, warn func(path, format
 	for i, secret := range s.Secrets {
 		if size, ok := smallestSize(keyed, secret.secret); ok && size < signature.RecommendedSecret {
 			warn("secrets."+strconv.Itoa(i), "secret %q has fewer than %d bytes (112 bits, the minimum of NIST SP "+
-				"800-131A "+
-				"for an HMAC): with one delivery an attacker can try secrets on another machine. Create a longer one "+
-				"with `openssl rand -hex 32`, if the sender lets you choose it", secret.Name,
+				"800-131A for an HMAC): with one delivery an attacker can try secrets on another machine. Create a "+
+				"longer one with `openssl rand -hex 32`, if the sender lets you choose it", secret.Name,
 				signature.RecommendedSecret)
 		}
 	}

@@ -42,8 +42,7 @@ func conflictPage(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	v := &view{Kind: "Conflict " + id(c.ID), Title: visible(c.EventID), Text: fmt.Sprintf("A delivery of %s had the "+
-		"id of "+
-		"a stored event and different content. The first delivery counts; this one changed nothing.",
+		"id of a stored event and different content. The first delivery counts; this one changed nothing.",
 		r.at(c.ReceivedAt).Text)}
 	v.Blocks = []block{{ID: "conflict", Fields: conflictFields(r, c, e)}, differenceBlock(e, c)}
 	if fields := headerFields(c.Headers); len(fields) > 0 {

@@ -28,8 +28,7 @@ var effectList = list[operations.EffectParams, effects.Effect]{
 	extra:   ruleLinks,
 	actions: selectionActions,
 	empty: "No effect matches the filter. An effect appears here when a change of an object fits a rule in the " +
-		"section effects of " +
-		"the configuration; the page docs/how-to/react-once-with-effects.md has an example.",
+		"section effects of the configuration; the page docs/how-to/react-once-with-effects.md has an example.",
 }
 
 func effectPath(n int64) string { return path("effects", id(n)) }

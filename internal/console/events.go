@@ -31,8 +31,7 @@ var eventList = list[operations.EventParams, events.Item]{
 	follow:  func(e *events.Item) int64 { return e.ID },
 	row:     eventRow,
 	read:    operations.Events,
-	empty: "No event matches the filter. An event appears here as soon as a source " +
-		"accepts a delivery.",
+	empty:   "No event matches the filter. An event appears here as soon as a source accepts a delivery.",
 }
 
 func eventRow(r *request, e *events.Item) []cell {

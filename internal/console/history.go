@@ -211,8 +211,7 @@ func diffPage(ctx context.Context, r *request) (*view, error) {
 func diffNotes(h *operations.HistoryEvent) (all []note) {
 	if h != nil && h.Differs != "" {
 		all = append(all, note{Tone: "warning", Text: fmt.Sprintf("The %s of event %d is read differently now than "+
-			"when "+
-			"it was applied: the rule or the configuration of the source has changed since.", h.Differs, h.ID)})
+			"when it was applied: the rule or the configuration of the source has changed since.", h.Differs, h.ID)})
 	}
 	return all
 }

@@ -136,19 +136,16 @@ func objectNotes(r *request, o *versioning.View) (all []note) {
 	}
 	add(o.Deleted && !o.Version.Final, "info", "The provider deleted this object. The mirror keeps its last state.")
 	add(o.Deleted && o.Version.Final, "info", "The provider deleted this object permanently and does not use its id "+
-		"again. "+
-		"No later event changes it.")
+		"again. No later event changes it.")
 	add(o.Ambiguous, "warning", "Different states have the same version, and their order is not known. The mirror "+
-		"shows "+
-		"one of them by a fixed rule until a newer state arrives. A refetch decides it now.")
+		"shows one of them by a fixed rule until a newer state arrives. A refetch decides it now.")
 	add(!o.RefetchAfter.IsZero(), "info", "A refetch is pending: a processor reads the object from the provider's API "+
 		"after "+r.at(o.RefetchAfter).Text+".")
 	add(!o.OverwrittenAt.IsZero(), "info", "An operator overwrote this object from the provider at "+
 		r.at(o.OverwrittenAt).Text+". Events that were received before do not count any more.")
 	add(o.Redacted, "info", "The state was redacted. A newer event or a refetch stores a state again.")
 	add(o.Version == versioning.NoVersion, "info", "The mirror has had only events without a whole state of this "+
-		"object. "+
-		"A refetch brings the state.")
+		"object. A refetch brings the state.")
 	add(o.Sanitized, "info", "The state differs from the body of the event in texts that PostgreSQL cannot store. The "+
 		"event keeps the exact bytes.")
 	if o.RuleVersion < versioning.RuleVersion {
@@ -165,8 +162,7 @@ func objectActions(r *request, o *versioning.View) []action {
 	self := r.URL.RequestURI()
 	return []action{
 		r.objectForm(o, action{Label: "Request a refetch", Text: "A processor reads the object from the provider's " +
-			"API. The " +
-			"response changes the mirror only if it is newer.", Path: "/api/v1/refetches", Reason: "optional",
+			"API. The response changes the mirror only if it is newer.", Path: "/api/v1/refetches", Reason: "optional",
 			Then: self}),
 		{Label: "Replay its events…", Text: "Shows how many events would be applied again, and what would change.",
 			Href: query(path("runs", "new", "replay"), "source", o.Source, "account", o.Account, "object_type",

@@ -41,8 +41,7 @@ var objectList = list[operations.ObjectParams, versioning.View]{
 	columns: []string{"Object", "Source", "Account", "Flags", "Version", "Revision", "Decided by", "Updated"},
 	row:     objectRow,
 	read:    operations.Objects,
-	empty: "No object matches the filter. An object appears here when the first event about " +
-		"it is applied.",
+	empty:   "No object matches the filter. An object appears here when the first event about it is applied.",
 }
 
 func objectRow(r *request, o *versioning.View) []cell {
@@ -90,8 +89,7 @@ var outcomeList = list[operations.OutcomeParams, events.Outcome]{
 	row:     outcomeRow,
 	read:    operations.Outcomes,
 	empty: "No outcome matches the filter. An event has an outcome as soon as a processor has applied it. Events " +
-		"that wait for one " +
-		"are in the list of events with the status pending.",
+		"that wait for one are in the list of events with the status pending.",
 }
 
 func outcomeRow(r *request, o *events.Outcome) []cell {
@@ -132,8 +130,7 @@ var rejectionList = list[operations.RejectionParams, ingest.Rejection]{
 	read:    operations.Rejections,
 	extra:   rejectionGroups,
 	empty: "No rejected delivery matches the filter. A delivery appears here if a source does not accept it, for " +
-		"example because " +
-		"its signature is wrong.",
+		"example because its signature is wrong.",
 }
 
 func rejectionRow(r *request, x *ingest.Rejection) []cell {
@@ -162,8 +159,7 @@ var conflictList = list[operations.ConflictParams, events.Conflict]{
 	row:     conflictRow,
 	read:    operations.Conflicts,
 	empty: "No conflict matches the filter. A conflict appears here if a provider sends the same event id twice with " +
-		"different " +
-		"content.",
+		"different content.",
 }
 
 func conflictRow(r *request, c *events.Conflict) []cell {

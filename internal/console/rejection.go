@@ -167,10 +167,8 @@ func reprocessAction(r *request, found *operations.RejectionResults) action {
 		}
 	}
 	return r.form(action{Label: "Reprocess " + describeCount(found.Verified, "delivery"), Text: fmt.Sprintf("Stores "+
-		"%s as if "+
-		"the deliveries had been accepted at their receipt. Processors apply them. The deliveries are no longer "+
-		"rejected "+
-		"then.", describeCount(found.Events, "event")), Path: "/api/v1/rejections/reprocess",
+		"%s as if the deliveries had been accepted at their receipt. Processors apply them. The deliveries are no "+
+		"longer rejected then.", describeCount(found.Events, "event")), Path: "/api/v1/rejections/reprocess",
 		Values: []value{{"ids", strings.Join(ids, ",")}}, Reason: "required", Then: then})
 }
 

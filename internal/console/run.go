@@ -87,8 +87,7 @@ func runNotes(r *request, run *runs.Run) (all []note) {
 			detail)})
 	case run.ConsecutiveFailures > 0:
 		all = append(all, note{Tone: "warning", Text: fmt.Sprintf("The run was deferred %s since it last made "+
-			"progress. "+
-			"The reason: %s", timesText(run.ConsecutiveFailures), detail)})
+			"progress. The reason: %s", timesText(run.ConsecutiveFailures), detail)})
 	case !run.Status.Ended() && detail != "":
 		all = append(all, note{Tone: "info", Text: "Now: " + detail + "."})
 	case detail != "":
@@ -309,8 +308,7 @@ func driftBlock(r *request, report *objectscan.DriftReport) block {
 	}
 	if report.SkewSeconds != 0 {
 		b.Notes = append(b.Notes, note{Tone: "warning", Text: fmt.Sprintf("The clocks of the API and the database "+
-			"differ "+
-			"by %d s.", report.SkewSeconds)})
+			"differ by %d s.", report.SkewSeconds)})
 	}
 	if len(report.VersionOnlyTypes) > 0 {
 		b.Notes = append(b.Notes, note{Tone: "info", Text: "The API lists only versions of " +

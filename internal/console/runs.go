@@ -55,8 +55,7 @@ var runList = list[operations.RunParams, runs.Run]{
 	row:     runRow,
 	read:    operations.Runs,
 	empty: "No run matches the filter. A run appears here when an operator or a schedule starts a job. Start one " +
-		"with the links " +
-		"above.",
+		"with the links above.",
 	extra: func(context.Context, *request, *operations.RunParams) ([]block, error) {
 		return []block{{Presets: newRunLinks()}}, nil
 	},

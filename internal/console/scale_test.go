@@ -34,6 +34,7 @@ BEGIN
   PERFORM ensure_partitions(now_ms - 31::bigint * 86400000, now_ms);
   INSERT INTO sources (name, provider, api_reads) SELECT 'source_' || n, 'stripe', '{}'
   FROM generate_series((SELECT count(*) FROM sources) + 1, %d) n;
+  UPDATE sources SET name = 'source_' || number;
   COMMIT;
   FOR day IN REVERSE 29..0 LOOP
     CREATE TEMP TABLE made AS

@@ -103,13 +103,11 @@ func scheduleSentence(r *request, s *runs.ScheduleState) string {
 func scheduleNotes(r *request, s *runs.ScheduleState) (all []note) {
 	if !s.PausedAt.IsZero() {
 		all = append(all, note{Tone: "warning", Text: fmt.Sprintf("%s paused the schedule at %s. Planned times are "+
-			"skipped "+
-			"until an operator resumes it.", visible(s.PausedBy), r.at(s.PausedAt).Text)})
+			"skipped until an operator resumes it.", visible(s.PausedBy), r.at(s.PausedAt).Text)})
 	}
 	if !s.Planned {
 		all = append(all, note{Tone: "bad", Text: fmt.Sprintf("No process plans this schedule. A processor confirmed "+
-			"it "+
-			"last at %s. Start a processor whose configuration has it.", r.at(s.ConfirmedAt).Text)})
+			"it last at %s. Start a processor whose configuration has it.", r.at(s.ConfirmedAt).Text)})
 	}
 	if s.LastStatus == runs.Failed {
 		run := link("run "+id(s.LastRun), runPath(s.LastRun))

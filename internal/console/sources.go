@@ -61,8 +61,7 @@ func (r *request) sourcesBlock(ctx context.Context, cursor string, active bool) 
 	if without > 0 {
 		all := link("all sources", path("sources"))
 		b.Notes = []note{{Tone: "info", Text: fmt.Sprintf("%d sources have not reported an event yet. Each reports "+
-			"once a "+
-			"minute.", without), Link: &all}}
+			"once a minute.", without), Link: &all}}
 		t.Empty = ""
 	}
 	return b, nil

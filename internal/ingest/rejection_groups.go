@@ -201,8 +201,7 @@ var causesOf = map[provider.Reason]causes{
 	provider.FutureTimestamp: {"probably this machine's clock is behind", "probably the clock of this sender is ahead",
 		"probably the clocks of some senders are ahead"},
 	provider.ForbiddenAccount: {"the endpoint probably belongs to another account: add it to the source's accounts " +
-		"if " +
-		"it is yours", "probably another account uses this endpoint: add it to the source's accounts if it is yours",
+		"if it is yours", "probably another account uses this endpoint: add it to the source's accounts if it is yours",
 		"probably other accounts use this endpoint: add them to the source's accounts if they are yours"},
 }
 

@@ -43,8 +43,7 @@ var topics = []topic{
 		singular: "an effect needs review",
 		plural:   "%s effects need review",
 		ended:    "no effect needs review any more", command: "postern effects list --state needs_review, or --state " +
-			"planned " +
-			"if a rule or destination is not configured, and postern effects show %d"},
+			"planned if a rule or destination is not configured, and postern effects show %d"},
 	{name: "effects_awaiting_approval", sql: approvalSQL, isCondition: true, isDelayed: true,
 		singular: "an effect awaits approval",
 		plural:   "%s effects await approval",
@@ -52,9 +51,8 @@ var topics = []topic{
 			"and postern effects show %d"},
 	{name: "stalled_feeds", sql: feedsSQL, isCondition: true,
 		singular: "a reader of changes stands still: its feed cursor has unread changes for longer than it may",
-		plural: "%s readers of changes stand still: their feed cursors have unread changes for longer than they " +
-			"may",
-		ended: "no reader of changes stands still any more", command: "postern feed list"},
+		plural:   "%s readers of changes stand still: their feed cursors have unread changes for longer than they may",
+		ended:    "no reader of changes stands still any more", command: "postern feed list"},
 }
 
 func topicOf(name string) topic {

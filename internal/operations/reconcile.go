@@ -138,9 +138,8 @@ func AddRefetch(ctx context.Context, pool *pgxpool.Pool, p RefetchParams, by Req
 	}
 	if !readsAPI {
 		return nil, invalid("no processor reads the API of source %s, so it cannot refetch the object: give the "+
-			"source "+
-			"a section api (docs/how-to/reconcile-and-repair.md), wait until a processor has read the configuration, "+
-			"and try again",
+			"source a section api (docs/how-to/reconcile-and-repair.md), wait until a processor has read the "+
+			"configuration, and try again",
 			p.Source)
 	}
 	return change(ctx, pool, by, "refetches add", p.Reason,

@@ -59,8 +59,7 @@ func (p *RedactParams) selector(given map[string]string) (selector string, err e
 	}
 	if selector == "" {
 		return "", invalid("select what to redact: an event, an object with its object_type and source, mentions of " +
-			"a " +
-			"person, a path with its value and source, or from_event")
+			"a person, a path with its value and source, or from_event")
 	}
 	for _, param := range Params(p) {
 		if _, has := given[param.Name]; has && param.Name != selector && param.Name != "reason" &&
@@ -151,8 +150,7 @@ func (p *RedactParams) object(ctx context.Context, pool *pgxpool.Pool, source in
 		one.Account = found[0].Account
 	case p.Account == nil:
 		return one, invalid("object %s %s of this source is not in the mirror, so its account is unknown: give "+
-			"account, "+
-			"empty where the source has none", one.Type, one.ID)
+			"account, empty where the source has none", one.Type, one.ID)
 	}
 	return one, nil
 }

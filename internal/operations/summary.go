@@ -71,8 +71,7 @@ var attentions = []attention{
 	{"refetches_suspended", "the refetch of an object is suspended", "the refetches of %s objects are suspended",
 		"/refetches", map[string]string{"suspended": "true"}},
 	{"spools_not_empty", "a spool has deliveries that are not in the log",
-		"%s spools have deliveries that are not in " +
-			"the log", "/spools", nil},
+		"%s spools have deliveries that are not in the log", "/spools", nil},
 	{"processes_not_ready", "a process is not ready, or does not report",
 		"%s processes are not ready, or do not report", "/processes", nil},
 	{"silent_types", "an event type has become silent", "%s event types have become silent", "/source-types",

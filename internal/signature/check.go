@@ -90,8 +90,7 @@ func (s *Scheme) Check(c settings.Checker) {
 	}
 	if s.Body != nil && !s.covers(s.Body.From, None) {
 		c.Under("body_digest").Fail("from", "this digest is not signed, so anyone can change it with the body: put "+
-			"{%s} "+
-			"into message", s.Body.From)
+			"{%s} into message", s.Body.From)
 	}
 }
 

@@ -57,8 +57,7 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	flags.Uint64Var(&a.seed, "seed", 0, "determines the schedule of faults and the deliveries (0: random)")
 	flags.DurationVar(&a.lasts, "for", 10*time.Minute, "how long deliveries are sent and faults are injected")
 	flags.DurationVar(&a.pause, "pause", 6*time.Second, "the longest pause between two faults of a group; a shorter "+
-		"one "+
-		"means more faults")
+		"one means more faults")
 	flags.IntVar(&a.clients, "clients", 24, "the number of concurrent senders")
 	flags.BoolVar(&a.fsync, "fsync", false, "make PostgreSQL flush to disk as it does by default; killed processes do "+
 		"not need that")

@@ -26,19 +26,18 @@ func (GitHub) Docs() provider.Docs {
 			"nothing. With the name of another event, it is dead: Postern accepts a body only for an event that " +
 			"can have this body. It accepts a delete only if the body can be nothing else. The fingerprint covers " +
 			"the content of the body, not its bytes, because GitHub's API returns a delivery in other bytes.",
-		Objects: "Objects are stored without an account, by GitHub's number. The number stays the same when the " +
-			"name or the owner changes. An object with `updated_at` is mirrored completely and ordered by " +
-			"`updated_at`, in seconds. Within one second, the old values in `changes` determine the order. These " +
-			"objects are `issue`, `pull_request`, `issue_comment`, `pull_request_review`, " +
-			"`pull_request_review_comment`, `commit_comment`, `release`, `repository`, `milestone`, `check_suite`, " +
-			"`deployment`, `deployment_status`, `installation` and `workflow_run`. A later attempt of a workflow " +
-			"run follows an earlier one. A push contains the commits of its `ref` (`REPOSITORY:refs/heads/main`) " +
-			"before and after the push. It is ordered by the repository's `pushed_at`. A `star` is ordered by its " +
-			"`starred_at`. Objects without a time need a refetch: `label`, `team`, `member`, `membership`, " +
-			"`check_run`, `workflow_job`, and deletes of a repository or a star. Deletes of an issue (also its " +
-			"transfer), comment, release, milestone, label, team or installation are permanent. For events that " +
-			"are not listed here, the body may contain an object under the event's name. That object then needs a " +
-			"refetch.",
+		Objects: "Objects are stored without an account, by GitHub's number. The number stays the same when the name " +
+			"or the owner changes. An object with `updated_at` is mirrored completely and ordered by `updated_at`, " +
+			"in seconds. Within one second, the old values in `changes` determine the order. These objects are " +
+			"`issue`, `pull_request`, `issue_comment`, `pull_request_review`, `pull_request_review_comment`, " +
+			"`commit_comment`, `release`, `repository`, `milestone`, `check_suite`, `deployment`, " +
+			"`deployment_status`, `installation` and `workflow_run`. A later attempt of a workflow run follows an " +
+			"earlier one. A push contains the commits of its `ref` (`REPOSITORY:refs/heads/main`) before and after " +
+			"the push. It is ordered by the repository's `pushed_at`. A `star` is ordered by its `starred_at`. " +
+			"Objects without a time need a refetch: `label`, `team`, `member`, `membership`, `check_run`, " +
+			"`workflow_job`, and deletes of a repository or a star. Deletes of an issue (also its transfer), " +
+			"comment, release, milestone, label, team or installation are permanent. For events that are not listed " +
+			"here, the body may contain an object under the event's name. That object then needs a refetch.",
 		Links: []string{"https://docs.github.com/en/webhooks/webhook-events-and-payloads",
 			"https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries"},
 		Unconfirmed: []string{"A body may be rendered when the event happens or when it is delivered. Postern " +

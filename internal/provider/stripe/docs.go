@@ -17,9 +17,8 @@ func (Stripe) Docs() provider.Docs {
 		Signature: scheme.Describe() + " The key is the whole secret, with its `whsec_`. Postern ignores " +
 			"signatures under other keys (`v0`).",
 		Key: "The event's `id`. The fingerprint is the canonical body without `pending_webhooks`, which differs " +
-			"between deliveries. The fingerprint of an id-only event consists of the event's name and its object. " +
-			"An endpoint with another version of the API gets the same event in that version, which is a " +
-			"duplicate.",
+			"between deliveries. The fingerprint of an id-only event consists of the event's name and its object. An " +
+			"endpoint with another version of the API gets the same event in that version, which is a duplicate.",
 		Objects: "Snapshot events carry the whole object as it was at the time of the event. They are ordered by " +
 			"`updated` if the type has it, or else by the event's `created`. Within one second, they are ordered " +
 			"by the object's life cycle, if Stripe documents it, and by `previous_attributes`. Id-only events (API " +
