@@ -99,7 +99,12 @@ func BenchmarkSummary(t *testing.B) {
 	t.ReportMetric(took.Seconds()/float64(t.N), "s/window")
 	for name, all := range map[string][]time.Duration{"alone": alone, "beside": beside} {
 		slices.Sort(all)
+		var sum time.Duration
+		for _, one := range all {
+			sum += one
+		}
 		t.ReportMetric(float64(len(all)), "events-"+name)
+		t.ReportMetric(float64(sum.Microseconds())/1000/float64(len(all)), "ms-mean-"+name)
 		t.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "ms-p50-"+name)
 		t.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "ms-p99-"+name)
 	}

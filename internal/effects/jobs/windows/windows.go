@@ -24,6 +24,11 @@ import (
 type Settings struct {
 	// Every is the interval of ticks, and the time that a tick spends before it reports errors.
 	Every time.Duration
+	// PauseFactor is how many times as long as a round of pages the pause after it is, up to Every.
+	// So a large window hardly slows down events that are applied meanwhile. There is no pause
+	// while a window that ended longer ago than PauseFor is incomplete.
+	PauseFactor int
+	PauseFor    time.Duration
 	// PageObjects bounds the objects of a transaction. PageTime bounds the time of their
 	// evaluation, after the first object.
 	PageObjects int
@@ -40,8 +45,8 @@ type Settings struct {
 }
 
 // DefaultSettings are the settings of production.
-var DefaultSettings = Settings{Every: time.Second, PageObjects: 200, PageTime: time.Second, PageBytes: 4 << 20,
-	PageChanges: 2000, AbsentAfter: time.Hour, TxTimeout: 10 * time.Second}
+var DefaultSettings = Settings{Every: time.Second, PauseFactor: 8, PauseFor: 5 * time.Minute, PageObjects: 200,
+	PageTime: time.Second, PageBytes: 4 << 20, PageChanges: 2000, AbsentAfter: time.Hour, TxTimeout: 10 * time.Second}
 
 // Options configure a Scheduler.
 type Options struct {
@@ -67,6 +72,9 @@ type Scheduler struct {
 	// maintenance. Only the goroutine of Tick uses them.
 	frozenID     int64
 	maintainedAt time.Time
+	// late reports that a window ended longer ago than Settings.PauseFor; only the goroutine of
+	// Tick uses it.
+	late bool
 	// clockLoggedAt is the time of the last log line about each rule that is ahead of the
 	// database's clock; only the goroutine of Tick uses it.
 	clockLoggedAt map[string]time.Time
@@ -112,8 +120,15 @@ func (a *Scheduler) Tick(ctx context.Context) error {
 	var bad []error
 	for more := true; more && ctx.Err() == nil; {
 		var err error
+		roundBegan := time.Now()
 		if more, err = a.round(ctx, idle); err != nil {
 			bad = append(bad, err)
+		}
+		if more && !a.late {
+			select {
+			case <-ctx.Done():
+			case <-time.After(min(time.Duration(a.Settings.PauseFactor)*time.Since(roundBegan), a.Settings.Every)):
+			}
 		}
 		if time.Since(began) > a.Settings.Every {
 			break
@@ -237,6 +252,7 @@ func (a *Scheduler) dueRules(ctx context.Context, all []*rules.Rule) (due []*rul
 	}
 	var absent []*rules.Rule
 	markEvaluated := false
+	a.late = false
 	behind := map[string]time.Duration{}
 	for _, rule := range all {
 		behind[rule.Name] = 0
@@ -256,6 +272,7 @@ func (a *Scheduler) dueRules(ctx context.Context, all []*rules.Rule) (due []*rul
 		}
 		if !end.IsZero() {
 			behind[s.rule.Name] = s.now.Sub(end)
+			a.late = a.late || s.now.Sub(end) > a.Settings.PauseFor
 		} else if ahead := s.doneUntil.Sub(s.now); ahead > clockTolerance {
 			behind[s.rule.Name] = ahead
 			a.logClockBehind(&s)

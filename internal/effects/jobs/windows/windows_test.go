@@ -110,6 +110,7 @@ func rule(t testing.TB, key, when string, length time.Duration) *rules.Rule {
 func (b *fixture) newScheduler(page int, all ...*rules.Rule) *windows.Scheduler {
 	s := windows.DefaultSettings
 	s.Every, s.PageObjects, s.TxTimeout = time.Hour, page, time.Minute // a tick evaluates all that is due
+	s.PauseFactor = 0
 	a := windows.New(windows.Options{Pool: b.pool, Settings: s, Logger: slog.New(slog.NewTextHandler(b.log, nil))})
 	a.Replace(effects.NewRules(all))
 	return a
