@@ -8,10 +8,14 @@ import (
 )
 
 const (
-	// numberInterval is how often a processor checks for changes that another process made, and
-	// numberPause the least time between two transactions that number changes.
+	// numberInterval is how often a processor checks for changes that another process made.
 	numberInterval = 250 * time.Millisecond
-	numberPause    = 25 * time.Millisecond
+	// A pause after numbering is numberPauseFactor times as long as the numbering took, between
+	// minNumberPause and numberInterval. So numbering leaves time to apply events: one large
+	// transaction costs less than many small ones, and numbers an object that changed several times
+	// only once.
+	minNumberPause    = 25 * time.Millisecond
+	numberPauseFactor = 9
 )
 
 // numberChanges assigns the numbers of changes until ctx ends: soon after a commit of this process,
@@ -29,7 +33,9 @@ func (p *Processor) numberChanges(ctx context.Context) error {
 			own = true
 		case <-tick.C:
 		}
+		began := time.Now()
 		err := p.numberAll(ctx, own)
+		pause := min(max(numberPauseFactor*time.Since(began), minNumberPause), numberInterval)
 		if err != nil && !failing && ctx.Err() == nil {
 			p.Logger.Warn("changes have no numbers yet; retrying", "error", err)
 		}
@@ -37,7 +43,7 @@ func (p *Processor) numberChanges(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(numberPause):
+		case <-time.After(pause):
 		}
 	}
 }
