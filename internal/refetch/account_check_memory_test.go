@@ -1,7 +1,6 @@
 package refetch_test
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -103,28 +102,18 @@ func TestAccountCheck_verifiedKey_isRemembered(t *testing.T) {
 	b.wantDeleted(t, b.removed[4], 1)
 }
 
-// callHook is a Caller that calls a function before each call.
-type callHook struct {
-	providerapi.Caller
-	before func(provider.Call)
-}
-
-func (c callHook) Do(ctx context.Context, call provider.Call) (*providerapi.Response, error) {
-	c.before(call)
-	return c.Caller.Do(ctx, call)
-}
-
 // A reset during a check makes the next refetch check again, because the order of both is unknown.
 func TestAccountCheck_resetDuringCheck_checksAgain(t *testing.T) {
 	t.Parallel()
 	b := newCheckedKeyEnv(t)
 	doubted := false
 	for _, s := range b.Runner(t, b.APIAt(b.Fake.URL), func(c providerapi.Caller) providerapi.Caller {
-		return callHook{c, func(call provider.Call) {
+		return reconciled.InterceptingCaller{Caller: c, Intercept: func(call provider.Call) *providerapi.Response {
 			if strings.HasPrefix(call.Path, "/v1/events/") && !doubted {
 				doubted = true
 				b.reconciler.ResetAccountChecks()
 			}
+			return nil
 		}}
 	}).Sources.All() {
 		b.reconciler.Sources.Replace(s)

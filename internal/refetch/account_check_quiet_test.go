@@ -42,21 +42,10 @@ func TestAccountCheck_nothingToCheck_reportsTheRemedy(t *testing.T) {
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
 	reconciled.StartRefetcher(t, b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller), "one")
 	b.WaitForRequestError(t, "change anything in the account that sends a webhook")
-	reconciled.WantNone(t, deletedObjects(t, b))
+	b.WantRows(t, deletedSQL)
 	reconciled.WantRunDone(t,
 		b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Object, Type: "invoice", ID: gone}))
-	if deleted := deletedObjects(t, b); len(deleted) != 1 || deleted[0] != gone {
-		t.Errorf("deleted are %q, not %s", deleted, gone)
-	}
-}
-
-// A dry run with an unverified key of another account fails.
-func TestObjectScan_dryRunWithOtherAccountKey_fails(t *testing.T) {
-	t.Parallel()
-	b, _ := newQuietStripeEnv(t, 5)
-	otherKeyAPI := b.APIAt(reconciled.Serve(t, b.OtherAccountAPI(t, "invoice", 3).ServeHTTP))
-	r := b.RunOnce(t, otherKeyAPI, reconcile.Params{Scope: reconcile.Objects, Type: "invoice", DryRun: true})
-	reconciled.WantRunFailed(t, r, "nothing shows that the key")
+	b.WantRows(t, deletedSQL, gone)
 }
 
 // A scan with missing objects verifies the key with an event of a webhook, whether or not the
@@ -79,14 +68,9 @@ func TestAccountCheck_newestEventNotInLog_isEnough(t *testing.T) {
 			addUndeliveredEvent(t, b)
 		}
 		r := b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
-		if r.Status != runs.Done || r.Counts[objectscan.Orphans] != 3 || r.Counts[objectscan.Repaired] != 3 ||
-			len(deletedObjects(t, b)) != 3 {
-			t.Errorf("webhook received %t: %s %v, deleted are %q: %s", received, r.Status, r.Counts,
-				deletedObjects(t, b), r.Detail)
-		}
-		if complete := b.DB.QueryStrings(t, `SELECT subject FROM watermarks`); len(complete) != 1 {
-			t.Errorf("webhook received %t: complete are %q", received, complete)
-		}
+		reconciled.WantCounts(t, r, reconciled.Counts{objectscan.Orphans: 3, objectscan.Repaired: 3})
+		reconciled.WantValue(t, b.Env, 3, deletedCountSQL)
+		reconciled.WantValue(t, b.Env, 1, `SELECT count(*) FROM watermarks`)
 		calls[received] = len(b.Fake.Requests())
 	}
 	if calls[false] != calls[true] {
@@ -94,16 +78,18 @@ func TestAccountCheck_newestEventNotInLog_isEnough(t *testing.T) {
 	}
 }
 
-// If the last webhook is too old for that, an existing object verifies the key.
+// If the last webhook is too old for that, an existing object verifies the key. A dry run with an
+// unverified key of another account fails.
 func TestAccountCheck_oldWebhooksOnly_usesAnObject(t *testing.T) {
 	t.Parallel()
 	b, gone := newQuietStripeEnv(t, 5)
+	otherKeyAPI := b.APIAt(reconciled.Serve(t, b.OtherAccountAPI(t, "invoice", 3).ServeHTTP))
+	r := b.RunOnce(t, otherKeyAPI, reconcile.Params{Scope: reconcile.Objects, Type: "invoice", DryRun: true})
+	reconciled.WantRunFailed(t, r, "nothing shows that the key")
 	addUndeliveredEvent(t, b)
 	reconciled.WantCounts(t, b.RunOnce(t, b.APIAt(b.Fake.URL),
 		reconcile.Params{Scope: reconcile.Objects, Type: "invoice"}), reconciled.Counts{objectscan.Repaired: 1})
-	if deleted := deletedObjects(t, b); len(deleted) != 1 || deleted[0] != gone {
-		t.Errorf("deleted are %q, not %s", deleted, gone)
-	}
+	b.WantRows(t, deletedSQL, gone)
 }
 
 // If nothing verifies the key, a scan asks for approval. Once an operator has approved the key,
@@ -123,7 +109,7 @@ func TestObjectScan_accountCheckImpossible_needsApproval(t *testing.T) {
 	if requested.Status != runs.AwaitingApproval { // because all objects are missing
 		t.Fatalf("%s: %s", requested.Status, requested.Detail)
 	}
-	reconciled.WantNone(t, deletedObjects(t, b))
+	b.WantRows(t, deletedSQL)
 	b.Approve(t, requested.ID, "they are gone")
 	b.StartReconciler(t, b.Runner(t, api, reconciled.SameCaller))
 	reconciled.WantCounts(t, b.WaitForEnd(t, requested.ID), reconciled.Counts{objectscan.Orphans: objects,
@@ -155,9 +141,10 @@ func TestObjectScan_keyChangesAccount_writesNoTombstones(t *testing.T) {
 		b.Fake.ServeHTTP(w, r)
 	}))
 	r := b.RunOnce(t, api, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
-	if r.Status != runs.Failed || !strings.Contains(r.Detail, otherAccountKey) || len(deletedObjects(t, b)) > 0 ||
-		!changed.Load() {
-		t.Errorf("%s, deleted are %q: %s", r.Status, deletedObjects(t, b), r.Detail)
+	reconciled.WantRunFailed(t, r, otherAccountKey)
+	b.WantRows(t, deletedSQL)
+	if !changed.Load() {
+		t.Error("the scan requested no invoice")
 	}
 }
 
@@ -273,11 +260,8 @@ func addUndeliveredEvent(t *testing.T, b *reconciled.StripeEnv) {
 	b.Fake.Advance(time.Minute)
 }
 
-// deletedObjects returns the objects that are deleted in the mirror.
-func deletedObjects(t *testing.T, b *reconciled.StripeEnv) []string {
-	t.Helper()
-	return b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`)
-}
+// deletedSQL selects the objects that are deleted in the mirror.
+const deletedSQL = `SELECT object_id FROM objects WHERE deleted`
 
 // copyAsTypes copies the things of the mirror as objects of other types, which the API does not
 // read and the latest webhooks are about.
@@ -293,18 +277,20 @@ func copyAsTypes(t *testing.T, b *reconciled.Env, types ...string) {
 }
 
 // wantAwaitsApproval checks that a scan with a wrong key changes nothing and awaits approval with
-// the given words.
-func wantAwaitsApproval(t *testing.T, b *reconciled.Env, words string) {
+// the given words. It returns the run.
+func wantAwaitsApproval(t *testing.T, b *reconciled.Env, words string) (run int64) {
 	t.Helper()
-	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
+	run = b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
 	r := b.WaitForRun(t, run, reconciled.EndedOrAwaitsApproval)
 	if r.Status != runs.AwaitingApproval || !strings.Contains(r.Detail, words) {
 		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
 	wrong := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted OR object_id LIKE 'theirs%'`)
-	if len(wrong) > 0 || !b.TypeCompleteUntil(t).IsZero() {
-		t.Errorf("complete until %s, deleted or of another account are %q", b.TypeCompleteUntil(t), wrong)
+	if len(wrong) > 0 || b.RefetchCount(t) != 0 || !b.TypeCompleteUntil(t).IsZero() {
+		t.Errorf("%d refetches, complete until %s, deleted or of another account are %q", b.RefetchCount(t),
+			b.TypeCompleteUntil(t), wrong)
 	}
+	return run
 }
 
 // appendWebhook appends a webhook without applying it.

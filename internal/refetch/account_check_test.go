@@ -11,7 +11,6 @@ import (
 	"github.com/postern-gateway/postern/internal/providerapi"
 	"github.com/postern-gateway/postern/internal/reconcile"
 	"github.com/postern-gateway/postern/internal/runs"
-	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -98,7 +97,8 @@ func TestAccountCheck_eventTooNewOrTooOld_isIgnored(t *testing.T) {
 		want runs.Status
 	}{{10 * time.Second, runs.Done}, {40 * time.Second, runs.Failed}, {r.Limits.EventRetention - 30*time.Second,
 		runs.Done}} {
-		b.API.SetTime(onlyEventTime(t, b).Add(c.age))
+		b.API.SetTime(reconciled.QueryOne[time.Time](t, b, `SELECT coalesce(occurred_at, received_at) FROM events
+			WHERE origin = 'webhook'`).Add(c.age))
 		if r := b.WaitForEnd(t, b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})); r.Status != c.want {
 			t.Errorf("with an event %s ago: %s: %s", c.age, r.Status, r.Detail)
 		}
@@ -131,17 +131,10 @@ func TestAccountCheck_fiveUnknownEvents_failTheRun(t *testing.T) {
 	}
 }
 
-// The key of a source without any webhook cannot be checked: the listed events are appended.
-func TestAccountCheck_emptyMirror_isFilled(t *testing.T) {
-	t.Parallel()
-	b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 24})
-	b.Fake.RunSteps(20)
-	b.Fake.Advance(2 * time.Minute)
-	reconciled.WantCounts(t, b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Events}),
-		reconciled.Counts{reconcile.Missing: 20})
-}
-
 func noObject(string) bool { return false }
+
+// deletedCountSQL counts the objects that are deleted in the mirror.
+const deletedCountSQL = `SELECT count(*) FROM objects WHERE deleted`
 
 // Without events the check uses objects. A scan with a key that knows none of them appends, deletes
 // and completes nothing before an operator has approved it.
@@ -152,17 +145,7 @@ func TestObjectScan_otherAccountKey_asksForApproval(t *testing.T) {
 			t.Parallel()
 			b := reconciled.NewMirroredEnv(t, 230, reconciled.LivingOptions(c.objects))
 			b.StartReconciler(t, b.RunnerWithoutEvents(t, c.others, noObject))
-			run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
-			r := b.WaitForRun(t, run, reconciled.EndedOrAwaitsApproval)
-			if r.Status != runs.AwaitingApproval ||
-				!strings.Contains(r.Detail, fmt.Sprintf("the API knows none of the %d objects", min(3, c.objects))) {
-				t.Errorf("%s: %s", r.Status, r.Detail)
-			}
-			if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) > 0 ||
-				b.RefetchCount(t) != 0 || !b.TypeCompleteUntil(t).IsZero() {
-				t.Errorf("%d refetches, complete until %s, deleted are %q", b.RefetchCount(t), b.TypeCompleteUntil(t),
-					deleted)
-			}
+			run := wantAwaitsApproval(t, b, fmt.Sprintf("the API knows none of the %d objects", min(3, c.objects)))
 			b.Approve(t, run, "they are gone")
 			if c.objects > 20 { // this needs another approval, because they are many
 				if r := b.WaitForRun(t, run, func(r *runs.Run) bool {
@@ -194,9 +177,7 @@ func TestAccountCheck_oneKnownObject_isEnough(t *testing.T) {
 	if r := b.Scan(t, reconcile.Params{}); r.Counts[objectscan.Orphans] != 4 || b.TypeCompleteUntil(t).IsZero() {
 		t.Errorf("%s %v, complete until %s", r.Status, r.Counts, b.TypeCompleteUntil(t))
 	}
-	if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) != 4 {
-		t.Errorf("deleted are %q", deleted)
-	}
+	reconciled.WantValue(t, b, 4, deletedCountSQL)
 }
 
 // Objects that a scan with a wrong key has added to an empty mirror do not verify that key after
@@ -226,13 +207,7 @@ func TestRefetch_otherAccountKey_writesNoTombstone(t *testing.T) {
 		"The API reports thing "+id+" as missing too; without the account check it does not count as deleted")
 	reconciled.WantValue(t, b, 0, reconciled.CountRefetchesSQL)
 	b.RequestRefetch(t, "thing", id, "me", "it is gone")
-	testkit.Eventually(t, time.Minute, func() error {
-		if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted AND object_id = $1`,
-			id); len(deleted) != 1 {
-			return fmt.Errorf("deleted are %q", deleted)
-		}
-		return nil
-	})
+	reconciled.WaitForValue(t, b, 1, deletedCountSQL+` AND object_id = $1`, id)
 }
 
 // The missing object itself is no sample. If the mirror has no other object, the response is
@@ -242,13 +217,7 @@ func TestAccountCheck_onlyObjectMissing_isBelieved(t *testing.T) {
 	b := reconciled.NewMirroredEnv(t, 236, reconciled.LivingOptions(1))
 	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
 	reconciled.StartRefetcher(t, b.RunnerWithoutEvents(t, 0, noObject), "one")
-	testkit.Eventually(t, time.Minute, func() error {
-		if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) != 1 {
-			return fmt.Errorf("deleted are %q; errors of the requests: %q", deleted,
-				b.DB.QueryStrings(t, `SELECT error FROM refetch_requests`))
-		}
-		return nil
-	})
+	reconciled.WaitForValue(t, b, 1, deletedCountSQL)
 }
 
 // Each account has a balance, and any account may have a plan called gold. If a key finds them,
@@ -274,12 +243,4 @@ func TestAccountCheck_objectsOfEveryAccount_areIgnored(t *testing.T) {
 	}
 	reconciled.WantNone(t, b.DB.QueryStrings(t, `SELECT event_id FROM events WHERE origin <> 'webhook'`))
 	reconciled.WantRunDone(t, b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Events}))
-}
-
-// onlyEventTime returns the time of the only event in the log.
-func onlyEventTime(t *testing.T, b *reconciled.Env) (at time.Time) {
-	t.Helper()
-	testkit.Must(t, b.DB.Pool.QueryRow(t.Context(), `SELECT coalesce(occurred_at, received_at) FROM events
-		WHERE origin = 'webhook'`).Scan(&at))
-	return at
 }

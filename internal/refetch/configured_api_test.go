@@ -40,11 +40,9 @@ func TestRefetch_configuredAPI_updatesTheMirror(t *testing.T) {
 	}
 	b.Deliver(t, b.Fake.Events()) // the lost webhooks arrive late
 	reconciled.WantNone(t, b.ThingDifferences(t))
-	var body []byte
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT body FROM events WHERE event_type = 'postern.refetch'
-		AND object_id = 'a/1'`).Scan(&body); err != nil ||
-		!bytes.Contains(body, []byte(`"object":{"data":{"thing":{"changed":`)) {
-		t.Errorf("the log has %s (%v), and not the response byte for byte", body, err)
+	if body := reconciled.QueryOne[[]byte](t, b.Env, `SELECT body FROM events WHERE event_type = 'postern.refetch'
+		AND object_id = 'a/1'`); !bytes.Contains(body, []byte(`"object":{"data":{"thing":{"changed":`)) {
+		t.Errorf("the log has %s, and not the response byte for byte", body)
 	}
 }
 
@@ -60,10 +58,7 @@ func TestRefetch_pinnedAccount_needsNoName(t *testing.T) {
 		b.Fake.Advance(time.Minute)
 		b.WantDone(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "a", Account: account})
 	}
-	var n int
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects`).Scan(&n); err != nil || n != 1 {
-		t.Errorf("%d objects of one (%v)", n, err)
-	}
+	reconciled.WantValue(t, b.Env, 1, `SELECT count(*) FROM objects`)
 	reconciled.WantNone(t, b.ThingDifferences(t))
 }
 
@@ -86,22 +81,19 @@ func TestRefetch_configuredAPIRejects_appendsNothing(t *testing.T) {
 	b.WaitForRun(t, run, func(r *runs.Run) bool {
 		return strings.Contains(r.Detail, `the API returned one whose key is "a"`)
 	})
-	var n int
-	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM events`).Scan(&n); err != nil || n != 0 {
-		t.Errorf("%d events (%v)", n, err)
-	}
+	reconciled.WantValue(t, b.Env, 0, `SELECT count(*) FROM events`)
 }
 
 // With a wrong key, or a wrong path of objects, no object is believed to be missing.
 func TestRefetch_configurationMistake_deletesNothing(t *testing.T) {
 	t.Parallel()
-	for slip, of := range map[string]struct{ edits []string }{
-		"answered 401: the key is wrong":                      {[]string{"X-Api-Key: {key}", "X-Api-Key: x{key}"}},
-		"answered 404 without saying that the object is miss": {[]string{`get: "/things/{id}"`, `get: "/thing/{id}"`}},
+	for slip, edits := range map[string][]string{
+		"answered 401: the key is wrong":                      {"X-Api-Key: {key}", "X-Api-Key: x{key}"},
+		"answered 404 without saying that the object is miss": {`get: "/things/{id}"`, `get: "/thing/{id}"`},
 	} {
 		t.Run(slip, func(t *testing.T) {
 			t.Parallel()
-			b := reconciled.NewRESTEnv(t, of.edits...)
+			b := reconciled.NewRESTEnv(t, edits...)
 			b.Fake.Set("a", "one", time.Second)
 			b.Deliver(t, b.Fake.Events())
 			b.StartReconciler(t, b.Runner)

@@ -35,7 +35,7 @@ func TestRefetch_waitingForBudget_isNotDuplicated(t *testing.T) {
 	})
 	w.open.Store(true)
 	b.WaitForRefetches(t)
-	if most := w.maxActive.Load(); most != 1 {
+	if most := w.most.Load(); most != 1 {
 		t.Errorf("%d refetches of %s at once", most, id)
 	}
 }
@@ -43,8 +43,9 @@ func TestRefetch_waitingForBudget_isNotDuplicated(t *testing.T) {
 // blockedCaller is a Caller whose budget allows no call before it opens.
 type blockedCaller struct {
 	*reconciled.SimAPI
-	open                     atomic.Bool
-	tries, active, maxActive atomic.Int64
+	activeCounter
+	open  atomic.Bool
+	tries atomic.Int64
 }
 
 func (w *blockedCaller) Do(ctx context.Context, c provider.Call) (*providerapi.Response, error) {
@@ -52,10 +53,7 @@ func (w *blockedCaller) Do(ctx context.Context, c provider.Call) (*providerapi.R
 		return w.SimAPI.Do(ctx, c)
 	}
 	w.tries.Add(1)
-	here := w.active.Add(1)
-	defer w.active.Add(-1)
-	for most := w.maxActive.Load(); here > most && !w.maxActive.CompareAndSwap(most, here); most = w.maxActive.Load() {
-	}
+	defer w.begin()()
 	// Without its own limit a call would wait for longer than the lease.
 	ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, reconciled.ErrProviderDown)
 	defer cancel()

@@ -89,7 +89,7 @@ func TestMetrics_pendingAndComplete_areMeasured(t *testing.T) {
 	}
 	for name, v := range read() {
 		if name != "postern_api_monthly_limit_calls sim" && !math.IsNaN(v) {
-			t.Error(fmt.Sprint(name, " is ", v, " without a database"))
+			t.Errorf("%s is %v without a database", name, v)
 		}
 	}
 }

@@ -31,10 +31,9 @@ func TestRefetch_pendingObjects_areAllRefetched(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			b := reconciled.NewMirroredEnv(t, 60+seed, reconciled.EventTimeOptions)
-			var pending int
-			if err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM objects WHERE refetch_after <> 0`).Scan(
-				&pending); err != nil || pending == 0 {
-				t.Fatalf("%d objects have a pending refetch (%v): the test is too easy", pending, err)
+			pending := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM objects WHERE refetch_after <> 0`)
+			if pending == 0 {
+				t.Fatal("no object has a pending refetch: the test is too easy")
 			}
 			r := rand.New(rand.NewPCG(seed, 61))
 			failed := 0
@@ -117,8 +116,8 @@ func TestRefetch_missingObject_needsAccountCheck(t *testing.T) {
 	}
 }
 
-// A refetch of an object that neither the mirror nor the API has appends nothing, because the id
-// may be a typing error. An object of the mirror becomes a tombstone.
+// A refetch or a run for an object that neither the mirror nor the API has appends nothing, because
+// the id may be a typing error. An object of the mirror becomes a tombstone.
 func TestRefetch_unknownObject_writesNoTombstone(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 81, reconciled.EventTimeOptions)
@@ -130,17 +129,18 @@ func TestRefetch_unknownObject_writesNoTombstone(t *testing.T) {
 		VALUES ($1, '', 'thing', 'obj_tpyo', 'wanted', 'me', now(), now(), 0)`, b.Source)
 	b.StartRefetchers(t, 1)
 	b.WaitForRefetches(t)
+	for _, dry := range []bool{true, false} {
+		o := reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: "obj_tpyo", DryRun: dry}
+		reconciled.WantCounts(t, b.WantDone(t, o), reconciled.Counts{reconcile.Absent: 1, reconcile.Processed: 1,
+			reconcile.Missing: 0})
+	}
 	reconciled.WantValue(t, b, 0, reconciled.CountRefetchesSQL+` AND object_id = 'obj_tpyo'`)
 	reconciled.WantValue(t, b, 0, `SELECT count(*) FROM objects WHERE object_id = 'obj_tpyo'`)
 	b.API.RespondTo(&providerapi.Response{Verdict: provider.Verdict{Kind: provider.Missing},
 		Date: b.API.Time.Truncate(time.Second)}, "/things/*")
-	if r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing",
-		ID: kept}); r.Counts[reconcile.Missing] != 1 || r.Counts[reconcile.Absent] != 0 {
-		t.Errorf("%s with %v: %s", r.Status, r.Counts, r.Detail)
-	}
-	if !reconciled.QueryOne[bool](t, b, `SELECT deleted FROM objects WHERE object_id = $1`, kept) {
-		t.Errorf("%s is not deleted", kept)
-	}
+	reconciled.WantCounts(t, b.RunToEnd(t, reconcile.Params{Scope: reconcile.Object, Type: "thing", ID: kept}),
+		reconciled.Counts{reconcile.Missing: 1, reconcile.Absent: 0})
+	reconciled.WantValue(t, b, true, `SELECT deleted FROM objects WHERE object_id = $1`, kept)
 }
 
 // An object without a call is tried and logged once and suspended. Its request is deleted when no
@@ -199,51 +199,33 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	b.WaitForRefetches(t)
 }
 
-// countingReader counts the refetches that are applied concurrently.
-type countingReader struct {
-	sim.Provider
-	active, maxActive *atomic.Int64
-}
+// activeCounter counts the calls that are active, and the most at once.
+type activeCounter struct{ active, most atomic.Int64 }
 
-func (p countingReader) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
-	here := p.active.Add(1)
-	defer p.active.Add(-1)
-	for most := p.maxActive.Load(); here > most && !p.maxActive.CompareAndSwap(most, here); most = p.maxActive.Load() {
+func (c *activeCounter) begin() (end func()) {
+	here := c.active.Add(1)
+	for most := c.most.Load(); here > most && !c.most.CompareAndSwap(most, here); most = c.most.Load() {
 	}
-	<-time.After(50 * time.Millisecond)
-	return p.Provider.Snapshot(src, s)
+	return func() { c.active.Add(-1) }
 }
 
-// However many refetches a source may make, the number of concurrent applies is limited by the
-// connections.
-func TestRefetch_manyConcurrent_limitsApplies(t *testing.T) {
-	t.Parallel()
-	b := reconciled.NewMirroredEnv(t, 83, reconciled.EventTimeOptions)
-	b.DB.Exec(t, `UPDATE objects SET refetch_after = 1`)
-	var here, most atomic.Int64
-	b.Proc = b.Applier(t, countingReader{active: &here, maxActive: &most})
-	r := b.RunnerWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} })
-	reconciled.StartRefetcher(t, r, "refetcher")
-	b.WaitForRefetches(t)
-	if n := most.Load(); n > refetch.MaxConcurrentApplies || n < 2 {
-		t.Errorf("%d refetches were applied at once, want at most %d, and more than one", n,
-			refetch.MaxConcurrentApplies)
-	}
-}
-
-// blockedReader blocks the processor until it is released.
+// blockedReader blocks the processor until it is released, and counts the refetches that are applied
+// at once.
 type blockedReader struct {
 	sim.Provider
+	activeCounter
 	release chan struct{}
 }
 
-func (p blockedReader) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+func (p *blockedReader) Snapshot(src *provider.Source, s *provider.Snapshot) (provider.Observation, error) {
+	defer p.begin()()
 	<-p.release
 	return p.Provider.Snapshot(src, s)
 }
 
-// A refetch that gets no slot to apply during its lease is requeued. It is not applied when another
-// process may have the lease.
+// However many refetches a source may make, the number of concurrent applies is limited by the
+// connections. A refetch that gets no slot to apply during its lease is requeued. It is not applied
+// when another process may have the lease.
 func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 83, reconciled.EventTimeOptions)
@@ -251,12 +233,11 @@ func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 	if n := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM objects`); n <= refetch.MaxConcurrentApplies {
 		t.Fatalf("only %d objects", n)
 	}
-	p := blockedReader{release: make(chan struct{})}
+	p := &blockedReader{release: make(chan struct{})}
 	release := sync.OnceFunc(func() { close(p.release) })
 	b.Proc = b.Applier(t, p)
-	r := b.Runner()
+	r := b.RunnerWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} })
 	r.Limits.Lease = 6 * time.Second
-	r.Sources.Replace(b.SourceWith(func(s *providerapi.Source) { s.API = &provider.API{Concurrency: 20} }))
 	reconciled.StartRefetcher(t, r, "refetcher")
 	t.Cleanup(release)
 	testkit.Eventually(t, time.Minute, func() error {
@@ -272,6 +253,10 @@ func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 	}
 	release()
 	b.WaitForRefetches(t)
+	if n := p.most.Load(); n > refetch.MaxConcurrentApplies || n < 2 {
+		t.Errorf("%d refetches were applied at once, want at most %d, and more than one", n,
+			refetch.MaxConcurrentApplies)
+	}
 }
 
 // movedReader is a provider whose objects have moved to other ids.

@@ -21,10 +21,7 @@ func TestCancel_existingRequest_isDeleted(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	operator := db.Role(t, "operator")
-	if _, err := db.Role(t, "gateway").Exec(t.Context(),
-		`INSERT INTO sources (name, provider) VALUES ('shop', 'sim')`); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ExecSQL(t, db.Role(t, "gateway"), `INSERT INTO sources (name, provider) VALUES ('shop', 'sim')`)
 	key := versioning.Key{Source: 1, Type: "thing", ID: "obj_1"}
 	if _, err := refetch.Add(t.Context(), operator, key, "ada", "a question"); err != nil {
 		t.Fatal(err)
