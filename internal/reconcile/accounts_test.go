@@ -22,11 +22,6 @@ import (
 	"github.com/postern-gateway/postern/internal/watermarks"
 )
 
-// accountsOf returns the accounts of some runs, sorted.
-func accountsOf(ended map[string]*runs.Run) []string {
-	return slices.Sorted(maps.Keys(ended))
-}
-
 // A run over all accounts covers every account of the mirror except those that the configuration
 // excludes. A run for one account by name always works.
 func TestReconcile_excludedAccounts_runOnlyOnRequest(t *testing.T) {
@@ -70,22 +65,23 @@ func testExcludedAccounts(t *testing.T, pinned string) {
 			t.Errorf("pinned to %q: %s of accounts %q, want %q", pinned, objectType, got, want)
 		}
 	}
-	for _, one := range []struct {
-		except           []string
-		events, products []string
+	events := reconcile.Params{Scope: reconcile.Events, DryRun: true}
+	products := reconcile.Params{Scope: reconcile.Objects, Type: "product", DryRun: true}
+	for _, c := range []struct {
+		except []string
+		over   reconcile.Params
+		want   []string
 	}{
-		{nil, []string{"", "acct_B", "acct_C"}, []string{part, "acct_B/test", "acct_C/test"}},
-		{[]string{"acct_B"}, []string{"", "acct_C"}, []string{part, "acct_C/test"}},
-		{[]string{""}, []string{"acct_B", "acct_C"}, []string{"acct_B/test", "acct_C/test"}},
+		{nil, events, []string{"", "acct_B", "acct_C"}},
+		{nil, products, []string{part, "acct_B/test", "acct_C/test"}},
+		{[]string{"acct_B"}, events, []string{"", "acct_C"}},
+		{[]string{"acct_B"}, products, []string{part, "acct_C/test"}},
+		{[]string{""}, events, []string{"acct_B", "acct_C"}},
+		{[]string{""}, products, []string{"acct_B/test", "acct_C/test"}},
 	} {
-		if got := accountsOf(reconcileAll(t, b, api, one.except, reconcile.Params{Scope: reconcile.Events,
-			DryRun: true})); !slices.Equal(got, one.events) {
-			t.Errorf("pinned to %q, without %q: events of %q, want %q", pinned, one.except, got, one.events)
-		}
-		slices.Sort(one.products)
-		if got := accountsOf(reconcileAll(t, b, api, one.except, reconcile.Params{Scope: reconcile.Objects,
-			Type: "product", DryRun: true})); !slices.Equal(got, one.products) {
-			t.Errorf("pinned to %q, without %q: products of %q, want %q", pinned, one.except, got, one.products)
+		got := slices.Sorted(maps.Keys(reconcileAll(t, b, api, c.except, c.over)))
+		if slices.Sort(c.want); !slices.Equal(got, c.want) {
+			t.Errorf("pinned to %q, without %q: %s of %q, want %q", pinned, c.except, c.over.Scope, got, c.want)
 		}
 	}
 	r := b.Runner(t, api, reconciled.SameCaller)
@@ -188,8 +184,15 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	sources := b.Runner(t, api, reconciled.SameCaller).Sources
 	o, err := reconcile.NewStateMetrics(reg, sources)
 	testkit.Must(t, err)
-	measured := func(disconnected float64, until time.Time) {
+	// measured checks the metrics: the accounts are complete until the earliest of their watermarks
+	measured := func(disconnected float64, accounts ...string) {
 		t.Helper()
+		until := completeUntil(t, b, "")
+		for _, account := range accounts {
+			if one := completeUntil(t, b, account); one.Before(until) {
+				until = one
+			}
+		}
 		testkit.Must(t, o.Read(t.Context(), b.Pool))
 		got := reconciled.GaugeValues(t, reg)
 		if n, at := got["postern_accounts_excluded disconnected sim"], got["postern_complete_until_timestamp_seconds "+
@@ -203,10 +206,7 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	for range 2 {
 		had := len(b.Fake.Requests())
 		ended := reconcileAll(t, b, api, nil, reconcile.Params{Scope: reconcile.Events})
-		if r := ended["acct_1"]; r == nil || r.Status != runs.Done || r.Detail != "" ||
-			r.Counts[reconcile.Disconnected] != 1 || r.Counts[reconcile.Processed] != 0 {
-			t.Fatalf("%+v", r)
-		}
+		wantSkipped(t, ended["acct_1"])
 		delete(ended, "acct_1")
 		wantAll(t, b, ended, "", runs.Done)
 		if len(ended) != 2 || completeUntil(t, b, "acct_1") != before || !completeUntil(t, b,
@@ -215,7 +215,7 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 				completeUntil(t, b, ""), completeUntil(t, b, "acct_2"), completeUntil(t, b, "acct_1"), before)
 		}
 		b.WantRows(t, disconnectedSQL, "acct_1 true")
-		measured(1, earliest(completeUntil(t, b, ""), completeUntil(t, b, "acct_2")))
+		measured(1, "acct_2")
 		rejected := 0
 		for _, r := range b.Fake.Requests()[had:] {
 			if r.Account == "acct_1" {
@@ -245,7 +245,7 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	// An excluded account is not counted again as disconnected. A run for the disconnected account
 	// by name fails.
 	sources.All()[b.Source].ExcludedAccounts = []string{"acct_1"}
-	measured(0, earliest(completeUntil(t, b, ""), completeUntil(t, b, "acct_2")))
+	measured(0, "acct_2")
 	sources.All()[b.Source].ExcludedAccounts = nil
 	for _, what := range []reconcile.Params{{Scope: reconcile.Events, Account: "acct_1"},
 		{Scope: reconcile.Objects, Type: "invoice", Account: "acct_1"}} {
@@ -253,9 +253,7 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	}
 	// The same for objects.
 	ended := reconcileAll(t, b, api, nil, reconcile.Params{Scope: reconcile.Objects, Type: "invoice"})
-	if r := ended["acct_1"]; r == nil || r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 {
-		t.Errorf("objects: %+v", r)
-	}
+	wantSkipped(t, ended["acct_1"])
 	b.Fake.SetFaults(stripefake.Faults{})
 	b.Fake.Advance(time.Minute)
 	ended = reconcileAll(t, b, api, nil, reconcile.Params{Scope: reconcile.Events})
@@ -263,57 +261,27 @@ func TestReconcile_disconnectedAccount_isSkipped(t *testing.T) {
 	if got := b.DB.QueryStrings(t, disconnectedSQL); len(got) > 0 || ended["acct_1"].Counts[reconcile.Missing] != 1 {
 		t.Errorf("connected again: %q, %v", got, ended["acct_1"].Counts)
 	}
-	measured(0, earliest(completeUntil(t, b, ""), earliest(completeUntil(t, b, "acct_1"),
-		completeUntil(t, b, "acct_2"))))
+	measured(0, "acct_1", "acct_2")
 }
 
-func earliest(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// The only connected account may be disconnected too, if the key is verified for the platform, even
-// if it is the only account that is reconciled. A dry run stores nothing.
-func TestReconcile_onlyConnectedAccountDisconnected_isSkipped(t *testing.T) {
-	t.Parallel()
-	b := newCompletePlatform(t, "acct_1")
-	b.Fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
-	for _, except := range [][]string{nil, {""}} {
-		for _, dry := range []bool{true, false} {
-			r := reconcileAll(t, b, b.APIAt(b.Fake.URL), except, reconcile.Params{Scope: reconcile.Events,
-				DryRun: dry})["acct_1"]
-			if r == nil || r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 {
-				t.Errorf("%+v", r)
-			}
-			if got := b.DB.QueryStrings(t, disconnectedSQL); (len(got) == 0) != dry {
-				t.Errorf("dry %t, without %q, disconnected: %q", dry, except, got)
-			}
-		}
-		b.DB.Exec(t, `DELETE FROM disconnected_accounts`)
-	}
-}
-
-// A run that waited for calls skips the account that was disconnected in the meantime.
-func TestReconcile_disconnectedWhileWaiting_isSkipped(t *testing.T) {
-	t.Parallel()
-	b := newCompletePlatform(t, "acct_1")
-	b.Fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
-	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Events, Account: "acct_1", ParentRun: 1})
-	b.DB.Exec(t, `UPDATE runs SET detail = $2 WHERE run = $1`, run, quotaUsedUp)
-	b.StartReconciler(t, b.Runner(t, b.APIAt(b.Fake.URL), reconciled.SameCaller))
-	if r := b.WaitForEnd(t, run); r.Status != runs.Done || r.Counts[reconcile.Disconnected] != 1 || r.Detail != "" {
+// wantSkipped checks that a run has ended without work, because its account is disconnected.
+func wantSkipped(t *testing.T, r *runs.Run) {
+	t.Helper()
+	if r == nil || r.Status != runs.Done || r.Detail != "" || r.Counts[reconcile.Disconnected] != 1 ||
+		r.Counts[reconcile.Processed] != 0 {
 		t.Errorf("%+v", r)
 	}
 }
 
-// A run over all accounts with one account left reconciles that account.
-func TestReconcile_oneAccountNotExcluded_isReconciled(t *testing.T) {
+// A run over all accounts with one account left reconciles that account. It may be disconnected, if
+// the key is verified for the platform, even if it is the only account that is reconciled. A dry run
+// stores nothing. A run that waited for calls skips an account that was disconnected in the meantime.
+func TestReconcile_onlyConnectedAccount_isReconciledOrSkipped(t *testing.T) {
 	t.Parallel()
 	b := newCompletePlatform(t, "acct_1")
+	api := b.APIAt(b.Fake.URL)
 	before, own := completeUntil(t, b, "acct_1"), completeUntil(t, b, "")
-	ended := reconcileAll(t, b, b.APIAt(b.Fake.URL), []string{""}, reconcile.Params{Scope: reconcile.Events})
+	ended := reconcileAll(t, b, api, []string{""}, reconcile.Params{Scope: reconcile.Events})
 	if r := ended["acct_1"]; len(ended) != 1 || r == nil || r.Status != runs.Done || r.Counts[reconcile.Missing] != 1 {
 		t.Errorf("%+v", ended)
 	}
@@ -321,6 +289,21 @@ func TestReconcile_oneAccountNotExcluded_isReconciled(t *testing.T) {
 		t.Errorf("complete until %s, before %s, and the account of the source %s, before %s",
 			completeUntil(t, b, "acct_1"), before, completeUntil(t, b, ""), own)
 	}
+	b.Fake.SetFaults(stripefake.Faults{Disconnected: []string{"acct_1"}})
+	for _, except := range [][]string{nil, {""}} {
+		for _, dry := range []bool{true, false} {
+			o := reconcile.Params{Scope: reconcile.Events, DryRun: dry}
+			wantSkipped(t, reconcileAll(t, b, api, except, o)["acct_1"])
+			if got := b.DB.QueryStrings(t, disconnectedSQL); (len(got) == 0) != dry {
+				t.Errorf("dry %t, without %q, disconnected: %q", dry, except, got)
+			}
+		}
+		b.DB.Exec(t, `DELETE FROM disconnected_accounts`)
+	}
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Events, Account: "acct_1", ParentRun: 1})
+	b.DB.Exec(t, `UPDATE runs SET detail = $2 WHERE run = $1`, run, quotaUsedUp)
+	b.StartReconciler(t, b.Runner(t, api, reconciled.SameCaller))
+	wantSkipped(t, b.WaitForEnd(t, run))
 }
 
 // A run fails if the key may have lost rights. No account is then marked as disconnected.

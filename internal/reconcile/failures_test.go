@@ -1,7 +1,6 @@
 package reconcile_test
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -94,9 +93,10 @@ func TestReconcile_keyReplacedDuringRun_continues(t *testing.T) {
 	}
 	r.Sources.Replace(b.SourceWith(func(s *providerapi.Source) { s.Caller = old }))
 	b.StartReconciler(t, r)
-	if got := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events}); got.Status != runs.Done ||
-		got.Counts[reconcile.Missing] != int64(len(b.API.History.Events)) || calls != 2 {
-		t.Errorf("%s with %v after %d calls with the old key: %s", got.Status, got.Counts, calls, got.Detail)
+	reconciled.WantCounts(t, b.RunToEnd(t, reconcile.Params{Scope: reconcile.Events}),
+		reconciled.Counts{reconcile.Missing: int64(len(b.API.History.Events))})
+	if calls != 2 {
+		t.Errorf("%d calls with the old key", calls)
 	}
 }
 
@@ -256,25 +256,6 @@ func TestObjectScan_fetchPanics_failsTheRun(t *testing.T) {
 	b.WantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "panicked", "without a reader")
 }
 
-// rejectingCaller rejects the list that shows whether an object is missing. From then on the
-// control call fails, until well is set.
-type rejectingCaller struct {
-	providerapi.Caller
-	rejected, well *atomic.Bool
-}
-
-func (c rejectingCaller) Do(ctx context.Context, call provider.Call) (*providerapi.Response, error) {
-	switch {
-	case c.well.Load():
-	case strings.HasSuffix(call.Path, "/milestones") && call.Query.Get("per_page") == "1":
-		c.rejected.Store(true)
-		return reconciled.ErrorResponse(http.StatusForbidden), nil
-	case c.rejected.Load() && call.Path == "/":
-		return reconciled.ErrorResponse(http.StatusBadGateway), nil
-	}
-	return c.Caller.Do(ctx, call)
-}
-
 // An object whose absence cannot be verified does not become unrepaired while the control call
 // fails too. The run waits until the API works, and deletes the object then.
 func TestObjectScan_missingDuringOutage_waitsForTheAPI(t *testing.T) {
@@ -290,7 +271,20 @@ func TestObjectScan_missingDuringOutage_waitsForTheAPI(t *testing.T) {
 	f.Fake.Delete(all[1])
 	f.Fake.Advance(2 * time.Hour)
 	var requested, well atomic.Bool
-	f.StartThrough(t, rejectingCaller{f.APISource.Caller, &requested, &well})
+	// The list that shows whether an object is missing is rejected. From then on the control call
+	// fails.
+	f.StartThrough(t, reconciled.InterceptingCaller{Caller: f.APISource.Caller,
+		Intercept: func(c provider.Call) *providerapi.Response {
+			switch {
+			case well.Load():
+			case strings.HasSuffix(c.Path, "/milestones") && c.Query.Get("per_page") == "1":
+				requested.Store(true)
+				return reconciled.ErrorResponse(http.StatusForbidden)
+			case requested.Load() && c.Path == "/":
+				return reconciled.ErrorResponse(http.StatusBadGateway)
+			}
+			return nil
+		}})
 	run := f.StartRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "milestone"})
 	r := f.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "502") || r.Status.Ended() })
 	if n := f.Count(t, `SELECT coalesce(sum(unrepaired), 0) FROM object_scans`); r.Status.Ended() || n != 0 ||

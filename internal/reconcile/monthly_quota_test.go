@@ -1,7 +1,6 @@
 package reconcile_test
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -133,7 +132,7 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	wanted := b.Fake.Create("", "customer", nil)
 	b.Deliver(t, reconciled.LoseNone)
 	b.Fake.Advance(time.Minute)
-	pending := len(b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE refetch_after <> 0`))
+	pending := reconciled.QueryOne[int](t, b.Env, `SELECT count(*) FROM objects WHERE refetch_after <> 0`)
 	if pending == 0 {
 		t.Fatal("no object has a pending refetch")
 	}
@@ -146,41 +145,23 @@ func TestRefetch_quotaUsedUp_waits(t *testing.T) {
 	reconciled.StartRefetcher(t, r, "one")
 	waiting := func(n int) {
 		t.Helper()
-		testkit.Eventually(t, time.Minute, func() error {
-			if got := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE starts_with(error, $1)
-				AND due > now()
-				AND attempts = 0`, quotaUsedUp); len(got) != n {
-				return fmt.Errorf("%d requests wait, want %d", len(got), n)
-			}
-			return nil
-		})
+		reconciled.WaitForValue(t, b.Env, n, `SELECT count(*) FROM refetch_requests WHERE starts_with(error, $1)
+			AND due > now() AND attempts = 0`, quotaUsedUp)
 	}
 	waiting(pending)
 	if n := calls.Load(); n != 0 {
 		t.Errorf("%d calls were made", n)
 	}
 	b.RequestRefetch(t, "customer", wanted, "me", "ambiguous")
-	testkit.Eventually(t, time.Minute, func() error {
-		if got := b.DB.QueryStrings(t, `SELECT event_id FROM events WHERE origin = 'reconcile'`); len(got) != 1 {
-			return errors.New("no refetch was made")
-		}
-		return nil
-	})
+	reconciled.WaitForValue(t, b.Env, 1, `SELECT count(*) FROM events WHERE origin = 'reconcile'`)
 	waiting(pending)
 	if n := calls.Load(); n != 1 {
 		t.Errorf("%d calls were made for one refetch", n)
 	}
 	raiseQuota(t, b, r, api)
-	testkit.Eventually(t, time.Minute, func() error {
-		if left := b.DB.QueryStrings(t, `SELECT object_id FROM refetch_requests WHERE error <> ''`); len(left) > 0 {
-			return fmt.Errorf("waiting requests: %q", left)
-		}
-		if made := b.DB.QueryStrings(t, `SELECT DISTINCT object_id FROM events WHERE origin = 'reconcile'`); len(
-			made) <= pending {
-			return fmt.Errorf("refetched %d objects, of %d and the requested one", len(made), pending)
-		}
-		return nil
-	})
+	reconciled.WaitForValue(t, b.Env, 0, `SELECT count(*) FROM refetch_requests WHERE error <> ''`)
+	reconciled.WaitForValue(t, b.Env, true, `SELECT count(DISTINCT object_id) > $1 FROM events
+		WHERE origin = 'reconcile'`, pending)
 }
 
 // apiWithTenCalls returns the shop's API with ten calls a month, and the number of calls. The

@@ -53,12 +53,8 @@ const appliedKeysSQL = `SELECT k.key FROM event_keys k WHERE k.source = $1
 
 // appliedKeys returns the key digests of events with an outcome.
 func (l *simulation) appliedKeys() map[[16]byte]bool {
-	rows, err := l.db.Pool.Query(context.Background(), appliedKeysSQL, l.reconcileSource.Number)
-	l.must(err)
-	keys, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
-	l.must(err)
 	all := map[[16]byte]bool{}
-	for _, k := range keys {
+	for _, k := range queryAll[[]byte](l, appliedKeysSQL, l.reconcileSource.Number) {
 		all[[16]byte(k)] = true
 	}
 	return all
@@ -84,24 +80,15 @@ func (l *simulation) checkTypeComplete(args []any) {
 			continue
 		}
 		may, gone := l.statesSince(o, until)
-		var hash []byte
-		var deleted, pending bool
-		err := l.db.Pool.QueryRow(context.Background(), `SELECT o.state_hash, o.deleted, o.refetch_after <> 0
-			OR EXISTS (SELECT FROM refetch_requests h
-			WHERE h.source = o.source AND h.account = o.account AND h.object_type = o.object_type
-				AND h.object_id = o.object_id)
-			FROM objects o WHERE o.source = $1 AND o.account = $2 AND o.object_type = $3 AND o.object_id = $4`,
-			l.reconcileSource.Number, k.Account, k.Type, k.ID).Scan(&hash, &deleted, &pending)
+		row, known := l.mirrored(k)
 		switch {
-		case errors.Is(err, pgx.ErrNoRows) && gone, pending: // no webhook has reported the object
-		case errors.Is(err, pgx.ErrNoRows):
+		case !known && gone, row.pending: // no webhook has reported the object
+		case !known:
 			l.fail("type %s of account %q becomes complete until %s, and %s is not in the mirror", objectType,
 				account, until, o.ID)
-		case err != nil:
-			l.must(err)
-		case deleted && !gone, !deleted && !may[versioning.Hash(hash)]:
+		case row.deleted && !gone, !row.deleted && !may[versioning.Hash(row.hash)]:
 			l.fail("type %s of account %q becomes complete by run %d until %s, and %s (deleted %t) has an "+
-				"older state\n%s", objectType, account, args[6], until, o.ID, deleted, l.objectHistory(k))
+				"older state\n%s", objectType, account, args[6], until, o.ID, row.deleted, l.objectHistory(k))
 		}
 	}
 }
@@ -297,10 +284,7 @@ func (l *simulation) objectHistory(k versioning.Key) string {
 				one.Deleted(), one.Body))
 		}
 	}
-	rows, err := l.db.Pool.Query(context.Background(), objectHistorySQL, k.Account, k.Type, k.ID)
-	l.must(err)
-	known, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	l.must(err)
+	known := queryAll[string](l, objectHistorySQL, k.Account, k.Type, k.ID)
 	return strings.Join(append(story, known...), "\n")
 }
 

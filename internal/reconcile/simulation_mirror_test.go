@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -230,7 +229,7 @@ func (l *simulation) reconcileUntilDone(steps ...[]reconcile.Params) {
 		switch {
 		case l.recordFailedRuns(last):
 			return
-		case !l.nothingPending(last):
+		case len(l.pendingWork(last)) > 0:
 		case len(steps) > 0:
 			next()
 		default:
@@ -238,21 +237,21 @@ func (l *simulation) reconcileUntilDone(steps ...[]reconcile.Params) {
 			return
 		}
 	}
-	l.fail("the last reconciliation does not end: %v", l.pendingWork())
+	l.fail("the last reconciliation does not end: %v", l.pendingWork(last))
 }
 
-// pendingWork describes the work that is left.
-func (l *simulation) pendingWork() []string {
-	rows, err := l.db.Pool.Query(context.Background(), `
-		SELECT format('refetch request of %s %s, tried %s times, due in %s: %s',
-		object_type, object_id, attempts, due - clock_now(), error) FROM refetch_requests
-		UNION ALL SELECT format('run %s is %s, deferred: %s', run, status, detail) FROM runs WHERE ended_at IS NULL
-		UNION ALL SELECT format('%s %s has a refetch pending after %s', object_type, object_id, refetch_after)
-			FROM objects WHERE refetch_after <> 0`)
-	l.must(err)
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	l.must(err)
-	return all
+// pendingWorkSQL describes the work that is left, including runs that did not succeed ($1). A manual
+// request that can never be made stays, unless $2 is set.
+const pendingWorkSQL = `SELECT format('refetch request of %s %s, tried %s times, due at %s: %s', object_type, object_id,
+		attempts, due, error)
+	FROM refetch_requests WHERE $2 OR due < 'infinity' OR requested_by = ''
+	UNION ALL SELECT format('run %s is %s, deferred: %s', run, status, detail) FROM runs
+		WHERE ended_at IS NULL OR run = ANY($1) AND status <> 'done'
+	UNION ALL SELECT format('%s %s has a refetch pending after %s', object_type, object_id, refetch_after)
+		FROM objects WHERE refetch_after <> 0`
+
+func (l *simulation) pendingWork(last []int64) []string {
+	return queryAll[string](l, pendingWorkSQL, last, l.fake != nil)
 }
 
 // addRefetchCounts counts the refetches since the last call, except those of extraReads.
@@ -267,26 +266,10 @@ func (l *simulation) addRefetchCounts() {
 	clear(l.extraReads)
 }
 
-// pendingCountSQL counts the pending work. A manual request that can never be made stays.
-const pendingCountSQL = `SELECT (SELECT count(*) FROM objects WHERE refetch_after <> 0) +
-	(SELECT count(*) FROM refetch_requests WHERE $2 OR due < 'infinity' OR requested_by = '') +
-	(SELECT count(*) FROM runs WHERE ended_at IS NULL) + (SELECT count(*) FROM runs WHERE run = ANY($1)
-		AND status <> 'done')`
-
-// nothingPending reports whether no work is left.
-func (l *simulation) nothingPending(last []int64) bool {
-	var left int
-	l.must(l.db.Pool.QueryRow(context.Background(), pendingCountSQL, last, l.fake != nil).Scan(&left))
-	return left == 0
-}
-
 // recordFailedRuns records the failed runs among the last ones, and returns whether there are any.
 func (l *simulation) recordFailedRuns(last []int64) bool {
-	rows, err := l.db.Pool.Query(context.Background(), `SELECT format('run %s over %s has failed: %s', run, params,
-		detail) FROM runs WHERE run = ANY($1) AND status = 'failed'`, last)
-	l.must(err)
-	all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	l.must(err)
+	all := queryAll[string](l, `SELECT format('run %s over %s has failed: %s', run, params, detail) FROM runs
+		WHERE run = ANY($1) AND status = 'failed'`, last)
 	for _, why := range all {
 		l.fail("%s", why)
 	}
@@ -319,7 +302,8 @@ func (l *simulation) checkAfterLateWebhooks() {
 		}
 	}
 	if before.conflicts+before.dead+before.miscounted > 0 {
-		l.fail("%s: %v", before, l.deadReasons())
+		l.fail("%s: %v", before, queryAll[string](l, `SELECT DISTINCT reason FROM outcomes WHERE status = 'dead'
+			ORDER BY reason LIMIT 3`))
 	}
 }
 
@@ -341,13 +325,4 @@ func (l *simulation) countLog() (n logCounts) {
 		Scan(&n.events, &n.refetches, &n.conflicts, &n.dead, &n.miscounted)
 	l.must(err)
 	return n
-}
-
-func (l *simulation) deadReasons() []string {
-	rows, err := l.db.Pool.Query(context.Background(), `SELECT DISTINCT reason FROM outcomes WHERE status = 'dead'
-		LIMIT 3`)
-	l.must(err)
-	reasons, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	l.must(err)
-	return slices.Sorted(slices.Values(reasons))
 }

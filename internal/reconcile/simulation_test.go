@@ -137,6 +137,15 @@ func (l *simulation) must(err error) {
 	}
 }
 
+// queryAll returns the values of a query of one column.
+func queryAll[T any](l *simulation, sql string, args ...any) []T {
+	rows, err := l.db.Pool.Query(context.Background(), sql, args...)
+	l.must(err)
+	all, err := pgx.CollectRows(rows, pgx.RowTo[T])
+	l.must(err)
+	return all
+}
+
 // runSteps executes the given number of steps of the provider, with all faults.
 func (l *simulation) runSteps(steps int) {
 	for n := range steps {
@@ -385,11 +394,7 @@ func (l *simulation) republish() {
 	l.syncDatabaseClock()
 	_, err := l.db.Pool.Exec(context.Background(), `UPDATE outcomes SET due = clock_now() WHERE status = 'failed'`)
 	l.must(err)
-	rows, err := l.db.Pool.Query(context.Background(), unappliedSQL)
-	l.must(err)
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	l.must(err)
-	l.apply(ids)
+	l.apply(queryAll[int64](l, unappliedSQL))
 }
 
 // StartRun requests a reconciliation.
