@@ -2,7 +2,6 @@ package refetch_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -240,14 +239,8 @@ func TestRefetch_noApplySlot_requeuesWithinLease(t *testing.T) {
 	r.Limits.Lease = 6 * time.Second
 	reconciled.StartRefetcher(t, r, "refetcher")
 	t.Cleanup(release)
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM refetch_requests WHERE lease_owner = ''
-			AND attempts = 0
-			AND error LIKE '%still being applied%'`); n == 0 {
-			return errors.New("no refetch was requeued")
-		}
-		return nil
-	})
+	reconciled.WaitForValue(t, b, true, `SELECT count(*) > 0 FROM refetch_requests WHERE lease_owner = ''
+		AND attempts = 0 AND error LIKE '%still being applied%'`)
 	if n := reconciled.QueryOne[int](t, b, reconciled.CountRefetchesSQL); n > refetch.MaxConcurrentApplies {
 		t.Errorf("%d refetches were appended", n)
 	}
