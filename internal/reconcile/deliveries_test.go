@@ -70,14 +70,15 @@ func TestReconcile_missedGitHubDeliveries_areAppendedOnce(t *testing.T) {
 			}
 			dry := f.WantDone(t, reconcile.Params{Scope: reconcile.Events, DryRun: true})
 			if c := dry.Counts; c[reconcile.Present] != int64(received) || c[reconcile.Missing] < 30 ||
-				c[reconcile.Undelivered] == 0 || f.Count(t, appendedSQL) != 0 || bodyCalls() != 0 {
+				f.Count(t, appendedSQL) != 0 || bodyCalls() != 0 {
 				t.Errorf("a dry run counts %v after %d calls for bodies", c, bodyCalls())
 			}
 			f.WantRows(t, `SELECT subject FROM watermarks`)
 			r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Events})
 			reconciled.WantCounts(t, r, reconciled.Counts{reconcile.Processed: int64(f.Fake.SentCount()),
-				reconcile.Present: int64(received), reconcile.Conflicting: 0, reconcile.UnreadEvents: 0})
-			if missing := r.Counts[reconcile.Missing]; missing < 30 ||
+				reconcile.Present: int64(received), reconcile.Conflicting: 0, reconcile.UnreadEvents: 0,
+				reconcile.Undelivered: dry.Counts[reconcile.Undelivered]})
+			if missing := r.Counts[reconcile.Missing]; missing < 30 || missing != dry.Counts[reconcile.Missing] ||
 				missing != r.Counts[reconcile.Processed]-int64(received) || missing != f.Count(t, appendedSQL) {
 				t.Errorf("%s with %v, %d were appended: %s", r.Status, r.Counts, f.Count(t, appendedSQL), r.Detail)
 			}
