@@ -274,8 +274,9 @@ func wantSkipped(t *testing.T, r *runs.Run) {
 }
 
 // A run over all accounts with one account left reconciles that account. It may be disconnected, if
-// the key is verified for the platform, even if it is the only account that is reconciled. A dry run
-// stores nothing. A run that waited for calls skips an account that was disconnected in the meantime.
+// the key is verified for the platform, even if it is the only account that is reconciled. A dry
+// run stores nothing. A run that waited for calls skips an account that was disconnected in the
+// meantime.
 func TestReconcile_onlyConnectedAccount_isReconciledOrSkipped(t *testing.T) {
 	t.Parallel()
 	b := newCompletePlatform(t, "acct_1")

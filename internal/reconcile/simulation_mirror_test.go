@@ -240,8 +240,8 @@ func (l *simulation) reconcileUntilDone(steps ...[]reconcile.Params) {
 	l.fail("the last reconciliation does not end: %v", l.pendingWork(last))
 }
 
-// pendingWorkSQL describes the work that is left, including runs that did not succeed ($1). A manual
-// request that can never be made counts only if $2 is set.
+// pendingWorkSQL describes the work that is left, including runs that did not succeed ($1). A
+// manual request that can never be made counts only if $2 is set.
 const pendingWorkSQL = `SELECT format('refetch request of %s %s, tried %s times, due at %s: %s', object_type, object_id,
 		attempts, due, error)
 	FROM refetch_requests WHERE $2 OR due < 'infinity' OR requested_by = ''

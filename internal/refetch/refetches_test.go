@@ -208,8 +208,8 @@ func (c *activeCounter) begin() (end func()) {
 	return func() { c.active.Add(-1) }
 }
 
-// blockedReader blocks the processor until it is released, and counts the refetches that are applied
-// at once.
+// blockedReader blocks the processor until it is released, and counts the refetches that are
+// applied at once.
 type blockedReader struct {
 	sim.Provider
 	activeCounter

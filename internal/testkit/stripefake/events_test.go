@@ -83,8 +83,8 @@ func applyEvents(t *testing.T, f *stripefake.Fake, r *rand.Rand) (rows map[strin
 	return rows, ignored
 }
 
-// checkEvent checks that the state in an event is the state of the object after the change, and that
-// its previous attributes lead to the state before.
+// checkEvent checks that the state in an event is the state of the object after the change, and
+// that its previous attributes lead to the state before.
 func checkEvent(t *testing.T, f *stripefake.Fake, e stripefake.Event, seen provider.Observation) {
 	t.Helper()
 	is, _ := f.ObjectAt(e.Account, e.ObjectID, e.At)

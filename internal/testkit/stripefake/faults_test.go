@@ -73,7 +73,7 @@ func TestFaults_lag_returnsOlderStates(t *testing.T) {
 		t.Fatalf("%s was created again as %s", id, again)
 	}
 	f.Advance(time.Second / 2)
-	// want reads the object and the list many times, and checks how many different states each shows
+	// want reads the object and the list many times, and checks how many states each shows
 	want := func(when string, objectStates, listStates int) {
 		t.Helper()
 		objects, lists := map[string]int{}, map[string]int{}
