@@ -79,7 +79,7 @@ func (l *simulation) checkTypeComplete(args []any) {
 		if k.Account != account || k.Type != objectType || !l.visibleSince(k, until) {
 			continue
 		}
-		may, gone := l.statesBetween(o, until, l.Now().AddDate(1, 0, 0))
+		may, gone := l.statesSince(o, until)
 		row, known := l.mirrored(k)
 		switch {
 		case !known && gone, row.pending: // no webhook has reported the object
@@ -93,16 +93,12 @@ func (l *simulation) checkTypeComplete(args []any) {
 	}
 }
 
-// statesBetween returns the states of an object from one time to another, and whether it did not
-// exist at some time between them.
-func (l *simulation) statesBetween(o stripefake.Object, from, until time.Time) (states map[versioning.Hash]bool,
-	gone bool) {
+// statesSince returns the states of an object at a time and after it, and whether it did not exist
+// at one of these times.
+func (l *simulation) statesSince(o stripefake.Object, at time.Time) (states map[versioning.Hash]bool, gone bool) {
 	states, gone = map[versioning.Hash]bool{}, true
 	for _, one := range l.fake.History(o.Account, o.ID) {
-		if !one.Changed.Before(until) {
-			break
-		}
-		if one.Changed.Before(from) {
+		if one.Changed.Before(at) {
 			clear(states)
 			gone = false
 		}
@@ -164,11 +160,22 @@ func (l *simulation) wasInState(refetch *provider.Refetch) bool {
 	if refetch.Missing && l.hiddenWithin(l.keyOf(stripeObject(all[i])), from, until) {
 		return true
 	}
-	states, gone := l.statesBetween(all[i], from, until)
-	if refetch.Missing || strings.Contains(string(refetch.Body), `"deleted":true`) {
-		return gone
+	missing := refetch.Missing || strings.Contains(string(refetch.Body), `"deleted":true`)
+	var states []stripefake.Object
+	born := false
+	for _, one := range l.fake.History(all[i].Account, all[i].ID) {
+		if !one.Changed.Before(until) {
+			break
+		}
+		if one.Changed.Before(from) {
+			states, born = nil, true
+		}
+		states = append(states, one)
 	}
-	return states[l.stateHash(all[i].Type, refetch.Body)]
+	return missing && !born || slices.ContainsFunc(states, func(one stripefake.Object) bool {
+		return one.Deleted() == missing &&
+			(missing || l.stateHash(one.Type, one.Body) == l.stateHash(one.Type, refetch.Body))
+	})
 }
 
 // stillNeededSQL reports whether a refetch request is still needed: a refetch of its object is
