@@ -18,70 +18,58 @@ const stripeAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: 
 const githubAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: github\n    secrets: [{name: n, " +
 	"value: whsec_secret_of_a_test}]\n    api: "
 
-// Additional settings for GitHub.
-func TestAPI_githubHooks_areConfigured(t *testing.T) {
-	t.Parallel()
-	text := githubAPI + "{key: {value: github_pat_1}, hooks: [repos/octo-org/kettle.js/hooks/12, " +
-		"orgs/octo-org/hooks/9], repositories: [octo-org/kettle.js], redeliver: true}"
-	c := parse(t, text)
-	want := &provider.API{BaseURL: "https://api.github.com",
-		Key: provider.Secret{Name: "api.key", Value: []byte("github_pat_1")}, Version: "2022-11-28", Rate: 5,
-		Concurrency: 4,
-		Timeout:     30 * time.Second, MaxBytes: 16 << 20, LateEventGrace: 2 * time.Minute,
-		Webhooks:     []string{"repos/octo-org/kettle.js/hooks/12", "orgs/octo-org/hooks/9"},
-		Repositories: []string{"octo-org/kettle.js"}, Redeliver: true}
-	if diff := cmp.Diff(want, c.Endpoints()[0].API); diff != "" {
-		t.Error(diff)
-	}
-}
-
 const shopifyAPI = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: " +
 	"my-shop.myshopify.com\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: "
 
-// Additional settings for Shopify.
-func TestAPI_shopify_isConfigured(t *testing.T) {
-	t.Parallel()
-	text := shopifyAPI + "{key: {value: shpat_1}, bulk: [order, gift_card], types: {gift_card: {get: " +
-		"'gift_cards/{id}.json', list: giftCards}, variant: {list: productVariants, changed: true}}}"
-	c := parse(t, text)
-	want := &provider.API{BaseURL: "https://my-shop.myshopify.com",
-		Key: provider.Secret{Name: "api.key", Value: []byte("shpat_1")}, Version: "2026-07", Rate: 1, Concurrency: 2,
-		Timeout: 30 * time.Second, MaxBytes: 16 << 20, LateEventGrace: 2 * time.Minute,
-		Bulk: []string{"order", "gift_card"},
-		Types: map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCards"},
-			"variant": {List: "productVariants", Changed: true}}}
-	if diff := cmp.Diff(want, c.Endpoints()[0].API); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestAPI_stripe_isConfigured(t *testing.T) {
+func TestAPI_settings_becomeAPI(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "key")
 	write(t, file, "sk_live_file\n")
 	key := func(value string) provider.Secret { return provider.Secret{Name: "api.key", Value: []byte(value)} }
-	base := provider.API{BaseURL: "https://api.stripe.com", Rate: 5, Concurrency: 5, Timeout: 30 * time.Second,
+	stripe := provider.API{BaseURL: "https://api.stripe.com", Rate: 5, Concurrency: 5, Timeout: 30 * time.Second,
 		MaxBytes: 16 << 20, LateEventGrace: 2 * time.Minute}
-	with := func(edit func(*provider.API)) *provider.API { out := base; edit(&out); return &out }
+	github, shopify := stripe, stripe
+	github.BaseURL, github.Version, github.Concurrency = "https://api.github.com", "2022-11-28", 4
+	shopify.BaseURL, shopify.Version = "https://my-shop.myshopify.com", "2026-07"
+	shopify.Rate, shopify.Concurrency = 1, 2
+	edited := func(a provider.API, edit func(*provider.API)) *provider.API { edit(&a); return &a }
 	for text, want := range map[string]*provider.API{
-		"":                             nil,
-		"{key: {value: rk_test_1}}":    with(func(a *provider.API) { a.Key = key("rk_test_1") }),
-		"{key: {env: STRIPE_API_KEY}}": with(func(a *provider.API) { a.Key = key("sk_test_env") }),
-		"{key: {file: " + file + "}}":  with(func(a *provider.API) { a.Key, a.Rate = key("sk_live_file"), 10 }),
-		"{key: {value: k}, rate: 7, concurrency: 2, timeout: 5s, max_response_bytes: 1MiB, version: 2026-08-26.dahlia, late_event_grace: 1h, base_url: 'http://[::1]:12111/'}": {
+		stripeAPI:                               nil,
+		stripeAPI + "{key: {value: rk_test_1}}": edited(stripe, func(a *provider.API) { a.Key = key("rk_test_1") }),
+		stripeAPI + "{key: {env: STRIPE_API_KEY}}": edited(stripe, func(a *provider.API) {
+			a.Key = key("sk_test_env")
+		}),
+		stripeAPI + "{key: {file: " + file + "}}": edited(stripe, func(a *provider.API) {
+			a.Key, a.Rate = key("sk_live_file"), 10
+		}),
+		stripeAPI + "{key: {value: k}, rate: 7, concurrency: 2, timeout: 5s, max_response_bytes: 1MiB, version: 2026-08-26.dahlia, late_event_grace: 1h, base_url: 'http://[::1]:12111/'}": {
 			BaseURL: "http://[::1]:12111", Key: key("k"), Version: "2026-08-26.dahlia", Rate: 7, Concurrency: 2,
 			Timeout: 5 * time.Second, MaxBytes: 1 << 20, LateEventGrace: time.Hour},
-		"{key: {value: k}, monthly: 5000}": with(func(a *provider.API) {
+		stripeAPI + "{key: {value: k}, monthly: 5000}": edited(stripe, func(a *provider.API) {
 			a.Key, a.MonthlyCalls = key("k"), 5000
 		}),
-		"{key: {value: k}, id_only_events: true}": with(func(a *provider.API) {
+		stripeAPI + "{key: {value: k}, id_only_events: true}": edited(stripe, func(a *provider.API) {
 			a.Key, a.IDOnlyEvents = key("k"), true
 		}),
-		"{key: {value: k}, base_url: http://localhost:1/mirror}": with(func(a *provider.API) {
+		stripeAPI + "{key: {value: k}, base_url: http://localhost:1/mirror}": edited(stripe, func(a *provider.API) {
 			a.BaseURL, a.Key = "http://localhost:1/mirror", key("k")
 		}),
+		githubAPI + "{key: {value: github_pat_1}, hooks: [repos/octo-org/kettle.js/hooks/12, " +
+			"orgs/octo-org/hooks/9], repositories: [octo-org/kettle.js], redeliver: true}": edited(github,
+			func(a *provider.API) {
+				a.Key, a.Redeliver = key("github_pat_1"), true
+				a.Webhooks = []string{"repos/octo-org/kettle.js/hooks/12", "orgs/octo-org/hooks/9"}
+				a.Repositories = []string{"octo-org/kettle.js"}
+			}),
+		shopifyAPI + "{key: {value: shpat_1}, bulk: [order, gift_card], types: {gift_card: {get: " +
+			"'gift_cards/{id}.json', list: giftCards}, variant: {list: productVariants, changed: true}}}": edited(
+			shopify, func(a *provider.API) {
+				a.Key, a.Bulk = key("shpat_1"), []string{"order", "gift_card"}
+				a.Types = map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCards"},
+					"variant": {List: "productVariants", Changed: true}}
+			}),
 	} {
-		c, err := config.Parse([]byte(stripeAPI+text), environment("STRIPE_API_KEY=sk_test_env"))
+		c, err := config.Parse([]byte(text), environment("STRIPE_API_KEY=sk_test_env"))
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
@@ -94,73 +82,71 @@ func TestAPI_stripe_isConfigured(t *testing.T) {
 
 func TestAPI_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()
-	const shop = "database: {url: postgres://x}\nsources:\n  a: {provider: shopify, account: a.myshopify.com, " +
-		"secrets: [{name: n, value: whsec_secret_of_a_test}], api: "
-	for text, want := range map[string][]string{
-		stripeAPI + "{rate: 5}": {"line 6: sources.a.api.key: is not set: give exactly one of value, env and file, " +
-			"with a key that may only read"},
-		stripeAPI + "{key: {value: s3cret, env: X}}": {"line 6: sources.a.api.key: give exactly one of value, env " +
-			"and file"},
-		stripeAPI + "{key: {env: NOWHERE}}":          {"the variable NOWHERE is not set"},
-		stripeAPI + "{key: {file: /nowhere}}":        {"/nowhere"},
-		stripeAPI + "{key: {value: 's3cret x'}}":     {"sources.a.api.key: contains a space"},
-		stripeAPI + "{key: {value: pk_live_s3cret}}": {"line 6: sources.a.api: key: is a publishable key"},
-		stripeAPI + "{key: {value: k}, version: latest}": {"sources.a.api: version: \"latest\" is not a version of " +
-			"Stripe's API"},
-		stripeAPI + "{key: {value: k}, rate: -1}":    {"sources.a.api.rate: -1 is too small: the minimum is 1"},
-		stripeAPI + "{key: {value: k}, monthly: -1}": {"sources.a.api.monthly: -1 is too small: the minimum is 1"},
-		stripeAPI + "{key: {value: k}, concurrency: 101}": {"sources.a.api.concurrency: 101 is too large: the " +
-			"maximum is 100"},
-		stripeAPI + "{key: {value: k}, timeout: 1ms}": {"sources.a.api.timeout: 1ms is too small: the minimum is 10ms"},
-		stripeAPI + "{key: {value: k}, max_response_bytes: 1}": {"sources.a.api.max_response_bytes: 1 is too small: " +
-			"the " +
-			"minimum is 1KiB"},
-		stripeAPI + "{key: {value: k}, base_url: 'ftp://h'}": {`sources.a.api.base_url: "ftp://h" is not the address of an`},
-		stripeAPI + "{key: {value: k}, base_url: 'h:80'}":    {"is not the address of an API"},
-		stripeAPI + "{key: {value: k}, base_url: 'http://h'}": {`"http://h" is plain http`,
-			"write https"},
-		stripeAPI + "{key: {value: k}, base_url: 'http://127.0.0.1.evil.example'}": {"is plain http"},
-		stripeAPI + "{key: {value: k}, base_url: 'https://u:s3cret@h'}": {"sources.a.api.base_url: has a " +
-			"user, a query"},
-		stripeAPI + "{key: {value: k}, base_url: 'https://h/?key=s3cret'}": {"has a user, a query"},
-		stripeAPI + "{kee: {value: s3cret}}": {"sources.a.api.kee: unknown field",
-			"did you mean key?"},
-		strings.Replace(shop, "shopify", "slack", 1) +
-			"{key: {value: s3cret}}}": {"line 3: sources.a.api: reading the API of slack is not supported, only that " +
-			"of github, shopify, stripe: leave this section out"},
-		strings.Replace(shop, "account: a.myshopify.com", "accounts: ['*']", 1) +
-			"{key: {value: s3cret}}}": {"line 3: sources.a.api: an access token belongs to one shop: name the shop " +
-			"under the source's account"},
-		shop + "{key: {value: s3cret}, version: 2026-08}}": {"sources.a.api: version: \"2026-08\" is not a version " +
-			"of Shopify's API"},
-		shop + "{key: {value: s3cret_for_postern_dev}}}": {"is a public demo secret"},
-		stripeAPI + "{key: {value: k}, hooks: [repos/o/r/hooks/1]}": {"sources.a.api: the API of " +
-			"stripe does not support hooks, repositories and redeliver: leave these out"},
-		githubAPI + "{key: {value: ghr_s3cret}}": {"line 6: sources.a.api: key: is a refresh token"},
-		githubAPI + "{key: {value: k}, version: v3}": {"sources.a.api: version: \"v3\" is not a version of GitHub's " +
-			"API: write a date like 2022-11-28"},
-		githubAPI + "{key: {value: k}, types: {issue: {get: x}}}": {"sources.a.api: types: the types of github are " +
-			"built in: leave this out"},
-		shopifyAPI + "{key: {value: k}, bulk: [fulfillment]}": {"sources.a.api: bulk: objects of type " +
-			"\"fulfillment\" cannot be listed by a bulk operation"},
-		shopifyAPI + "{key: {value: k}, types: {page: {get: '/pages/{id}.json'}}}": {"sources.a.api: types.page: " +
-			"get: \"/pages/{id}.json\" is not a path of one object"},
-		shopifyAPI + "{key: {value: k}, types: {page: {got: 'pages/{id}.json'}}}": {"unknown field"},
-		githubAPI + "{key: {value: k}, bulk: [issue]}": {"sources.a.api: bulk: the API of github has no bulk " +
-			"operations: leave it out"},
-		githubAPI + "{key: {value: k}, id_only_events: true}": {"sources.a.api: id_only_events: github has no " +
-			"id-only " +
-			"events: leave it out"},
-		githubAPI + "{key: {value: k}, hooks: [app/hook]}": {"sources.a.api: hooks: \"app/hook\" is not a webhook: " +
-			"write repos/OWNER/NAME/hooks/ID or orgs/NAME/hooks/ID"},
-		githubAPI + "{key: {value: k}, hooks: [repos/o/../hooks/1]}": {"hooks: \"repos/o/../hooks/1\" is not a " +
-			"webhook"},
-		githubAPI + "{key: {value: k}, repositories: [o/Kettle, o/x, o/kettle]}": {"sources.a.api: repositories: " +
-			"\"o/kettle\" is named twice: name it once"},
-		githubAPI + "{key: {value: k}, repositories: [kettle]}": {"sources.a.api: repositories: \"kettle\" is not a " +
-			"repository: write OWNER/NAME"},
+	const key = "{key: {value: k}, %}"
+	for text, rows := range map[string]map[string][]string{
+		stripeAPI + "%": {
+			"{rate: 5}": {"line 6: sources.a.api.key: is not set: give exactly one of value, env and file, with a " +
+				"key that may only read"},
+			"{key: {value: s3cret, env: X}}": {"line 6: sources.a.api.key: give exactly one of value, env and file"},
+			"{key: {env: NOWHERE}}":          {"the variable NOWHERE is not set"},
+			"{key: {file: /nowhere}}":        {"/nowhere"},
+			"{key: {value: 's3cret x'}}":     {"sources.a.api.key: contains a space"},
+			"{key: {value: pk_live_s3cret}}": {"line 6: sources.a.api: key: is a publishable key"},
+			"{kee: {value: s3cret}}":         {"sources.a.api.kee: unknown field", "did you mean key?"},
+		},
+		stripeAPI + key: {
+			"version: latest":       {`sources.a.api: version: "latest" is not a version of Stripe's API`},
+			"rate: -1":              {"sources.a.api.rate: -1 is too small: the minimum is 1"},
+			"monthly: -1":           {"sources.a.api.monthly: -1 is too small: the minimum is 1"},
+			"concurrency: 101":      {"sources.a.api.concurrency: 101 is too large: the maximum is 100"},
+			"timeout: 1ms":          {"sources.a.api.timeout: 1ms is too small: the minimum is 10ms"},
+			"max_response_bytes: 1": {"sources.a.api.max_response_bytes: 1 is too small: the minimum is 1KiB"},
+			"base_url: 'ftp://h'":   {`sources.a.api.base_url: "ftp://h" is not the address of an`},
+			"base_url: 'h:80'":      {"is not the address of an API"},
+			"base_url: 'http://h'":  {`"http://h" is plain http`, "write https"},
+			"base_url: 'http://127.0.0.1.evil.example'": {"is plain http"},
+			"base_url: 'https://u:s3cret@h'":            {"sources.a.api.base_url: has a user, a query"},
+			"base_url: 'https://h/?key=s3cret'":         {"has a user, a query"},
+			"hooks: [repos/o/r/hooks/1]": {"sources.a.api: the API of stripe does not support hooks, repositories " +
+				"and redeliver: leave these out"},
+		},
+		githubAPI + key: {
+			"version: v3": {`sources.a.api: version: "v3" is not a version of GitHub's API: write a date like ` +
+				"2022-11-28"},
+			"types: {issue: {get: x}}": {"sources.a.api: types: the types of github are built in: leave this out"},
+			"bulk: [issue]":            {"sources.a.api: bulk: the API of github has no bulk operations: leave it out"},
+			"id_only_events: true":     {"sources.a.api: id_only_events: github has no id-only events: leave it out"},
+			"hooks: [app/hook]": {`sources.a.api: hooks: "app/hook" is not a webhook: write ` +
+				"repos/OWNER/NAME/hooks/ID or orgs/NAME/hooks/ID"},
+			"hooks: [repos/o/../hooks/1]": {`hooks: "repos/o/../hooks/1" is not a webhook`},
+			"repositories: [o/Kettle, o/x, o/kettle]": {`sources.a.api: repositories: "o/kettle" is named twice: ` +
+				"name it once"},
+			"repositories: [kettle]": {`sources.a.api: repositories: "kettle" is not a repository: write OWNER/NAME`},
+		},
+		shopifyAPI + key: {
+			"bulk: [fulfillment]": {`sources.a.api: bulk: objects of type "fulfillment" cannot be listed by a bulk ` +
+				"operation"},
+			"types: {page: {get: '/pages/{id}.json'}}": {`sources.a.api: types.page: get: "/pages/{id}.json" is ` +
+				"not a path of one object"},
+			"types: {page: {got: 'pages/{id}.json'}}": {"unknown field"},
+		},
+		githubAPI + "%": {"{key: {value: ghr_s3cret}}": {"line 6: sources.a.api: key: is a refresh token"}},
+		shopifyAPI + "%": {
+			"{key: {value: s3cret}, version: 2026-08}": {`sources.a.api: version: "2026-08" is not a version of ` +
+				"Shopify's API"},
+			"{key: {value: s3cret_for_postern_dev}}": {"is a public demo secret"},
+		},
+		"database: {url: postgres://x}\nsources:\n  a: {provider: %, secrets: [{name: n, value: " +
+			"whsec_secret_of_a_test}], api: {key: {value: s3cret}}}": {
+			"slack": {"line 3: sources.a.api: reading the API of slack is not supported, only that of github, " +
+				"shopify, stripe: leave this section out"},
+			"shopify, accounts: ['*']": {"line 3: sources.a.api: an access token belongs to one shop: name the shop " +
+				"under the source's account"},
+		},
 	} {
-		checkRejected(t, text, want...)
+		for setting, want := range rows {
+			checkRejected(t, strings.Replace(text, "%", setting, 1), want...)
+		}
 	}
 }
 
@@ -218,14 +204,12 @@ func TestWarnings_scheduleWithoutMonthlyBound_isReported(t *testing.T) {
 // Sources that cannot be reconciled on schedule are reported with their line.
 func TestReconcile_wrongSettings_areReported(t *testing.T) {
 	t.Parallel()
-	const shop = "database: {url: postgres://x}\nsources:\n  a:\n    provider: shopify\n    account: " +
-		"x.myshopify.com\n    secrets: [{name: n, value: whsec_secret_of_a_test}]\n    api: {key: {value: k}}\n"
 	for _, c := range [][2]string{
 		{stripeAPI + "{key: {value: k}}\n    reconcile: {events: x}", "line 7: sources.a.reconcile.events: "},
 		{stripeAPI + "{key: {value: k}}\n    reconcile:\n      objects: '@daily'\n      time_zone: Moon",
 			"line 9: sources.a.reconcile.time_zone: "},
 		{stripeAPI + "{}\n    reconcile: {full: '@daily'}", "line 7: sources.a.reconcile: needs a section api"},
-		{shop + "    reconcile: {events: '@hourly'}",
+		{shopifyAPI + "{key: {value: k}}\n    reconcile: {events: '@hourly'}",
 			"line 8: sources.a.reconcile.events: the API of shopify lists no events"},
 		{githubAPI + "{key: {value: k}}\n    reconcile: {events: '@hourly'}",
 			"line 7: sources.a.reconcile.events: the API of github lists no events"},

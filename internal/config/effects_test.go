@@ -64,6 +64,30 @@ func checkRejected(t *testing.T, text string, words ...string) {
 	}
 }
 
+// checkRows fails the test unless each configuration is rejected with all messages of its row, and
+// without the secret. The first text of a row is a setting, and the others are messages.
+func checkRows(t *testing.T, configuration func(setting string) string, rows map[string][]string) {
+	t.Helper()
+	for name, row := range rows {
+		_, err := config.Parse([]byte(configuration(row[0])), environment())
+		if err == nil || strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "\t") ||
+			strings.Contains(err.Error(), "at [") {
+			t.Errorf("%s: accepted, or a secret, a tab or a place in brackets is in:\n%v", name, err)
+			continue
+		}
+		for _, want := range row[1:] {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q is missing in:\n%v", name, want, err)
+			}
+		}
+	}
+}
+
+// with returns configurations that have a setting in place of % in the text.
+func with(text string) func(setting string) string {
+	return func(setting string) string { return strings.Replace(text, "%", setting, 1) }
+}
+
 // effectWarnings returns the effect warnings that contain a text.
 func effectWarnings(t *testing.T, text, about string) string {
 	t.Helper()
