@@ -23,9 +23,8 @@ import (
 
 func TestConfigCheck_dev_allowsDemoSecrets(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "postern.yaml")
-	noError(t, os.WriteFile(file, []byte("sources: {a: {provider: stripe, secrets: [{name: n, value: "+
-		config.DemoStripeSecret+"}]}}\n"), 0o600))
+	file := writeFile(t, "postern.yaml", "sources: {a: {provider: stripe, secrets: [{name: n, value: "+
+		config.DemoStripeSecret+"}]}}\n")
 	execute(t.Context(), "", "config", "check", "--dev", file).want(t, 0, "is valid; sources: a", "")
 	r := execute(t.Context(), "", "config", "check", file)
 	if r.status != 1 || !strings.Contains(r.errs, "database.url") || !strings.Contains(r.errs, "config check --dev") ||
@@ -56,7 +55,7 @@ func TestConfigCheck_invalidSources_areReportedLikeByReload(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, folder := filepath.Join(dir, "postern.yaml"), filepath.Join(dir, "folder")
-	noError(t, os.Mkdir(folder, 0o700))
+	testkit.Must(t, os.Mkdir(folder, 0o700))
 	loader := config.NewLoader(file, config.ForGateway, nil)
 	for name, sources := range map[string]string{
 		"good":              "a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}",
@@ -69,7 +68,7 @@ func TestConfigCheck_invalidSources_areReportedLikeByReload(t *testing.T) {
 			"whsec_secret_of_a_test}], tolerance: 1ms}",
 		"syntax": "a: [",
 	} {
-		noError(t, os.WriteFile(file, []byte("database: {url: postgres://x}\nsources:\n  "+sources+"\n"), 0o600))
+		testkit.Must(t, os.WriteFile(file, []byte("database: {url: postgres://x}\nsources:\n  "+sources+"\n"), 0o600))
 		_, refused := loader.Load()
 		var out, errs strings.Builder
 		status := run(t.Context(), []string{"config", "check", file}, nil, &out, &errs)
@@ -85,10 +84,8 @@ func TestConfigCheck_invalidSources_areReportedLikeByReload(t *testing.T) {
 // Warnings are printed in addition to the result and do not change it.
 func TestConfigCheck_likelyMistakes_areWarnings(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "postern.yaml")
-	text := fmt.Sprintf("ingest: {spool: {dir: %q, max_bytes: 1048576GiB, unsafe_dir: true}}\nsources: {a: "+
-		"{provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n", t.TempDir())
-	noError(t, os.WriteFile(file, []byte(text), 0o600))
+	file := writeFile(t, "postern.yaml", fmt.Sprintf("ingest: {spool: {dir: %q, max_bytes: 1048576GiB, unsafe_dir: "+
+		"true}}\nsources: {a: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n", t.TempDir()))
 	r := execute(t.Context(), "", "config", "check", "--dev", file)
 	r.want(t, 0, "is valid; sources: a", "postern: warning: ingest.spool.unsafe_dir is on")
 	r.want(t, 0, "", "postern: warning: ingest.spool.dir: ")
@@ -108,9 +105,8 @@ func TestDoctor_printsChecksAndExitStatus(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	b.want(t, "doctor --all", 1, "postgres.reached                  ok ", "")
-	file := filepath.Join(t.TempDir(), "postern.yaml")
-	noError(t, os.WriteFile(file, []byte("database: {url: 'postgres://nobody@127.0.0.1:1/none'}\nsources: {shop: "+
-		"{provider: nobody}}\n"), 0o600))
+	file := writeFile(t, "postern.yaml",
+		"database: {url: 'postgres://nobody@127.0.0.1:1/none'}\nsources: {shop: {provider: nobody}}\n")
 	r = b.run(t, "doctor", "--config", file)
 	r.want(t, 1, "config.valid", " errors and ")
 	r.want(t, 1, "postgres.reached", "")
@@ -126,7 +122,7 @@ func TestVerifyAndDoctor_damagedFileInALocalSpool_isReportedUntilRemoved(t *test
 	folder := t.TempDir()
 	damaged := filepath.Join(folder, "00000000000000000001.spool.damaged")
 	for file, text := range map[string]string{filepath.Join(folder, "name"): "local\n", damaged: "no segment"} {
-		noError(t, os.WriteFile(file, []byte(text), 0o600))
+		testkit.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes) VALUES
 		('local', $1, now(), now(), now(), 0, 0), ('renamed', $1, now(), now(), now(), 0, 0),
@@ -136,12 +132,11 @@ func TestVerifyAndDoctor_damagedFileInALocalSpool_isReportedUntilRemoved(t *test
 	b.want(t, "doctor", 1, "1 file quarantined in "+folder, "")
 	// A stopped gateway removes its report.
 	b.db.Exec(t, `DELETE FROM spools WHERE spool = 'local'`)
-	file := filepath.Join(t.TempDir(), "gateway.yaml")
-	text := fmt.Sprintf("database: {url: %q}\ningest: {spool: {dir: %q, unsafe_dir: true}}\n", b.db.URL, folder)
-	noError(t, os.WriteFile(file, []byte(text), 0o600))
+	file := writeFile(t, "gateway.yaml",
+		fmt.Sprintf("database: {url: %q}\ningest: {spool: {dir: %q, unsafe_dir: true}}\n", b.db.URL, folder))
 	b.run(t, "--config", file, "verify").want(t, 1, "\nspool_damaged: 1\n", "1 violation of 1 kind\n")
 	b.run(t, "--config", file, "doctor").want(t, 1, "1 file quarantined in "+folder, "")
-	noError(t, os.Remove(damaged))
+	testkit.Must(t, os.Remove(damaged))
 	b.run(t, "--config", file, "verify").want(t, 0, "violations  none", "")
 	b.db.Exec(t, `INSERT INTO spools (spool, location, registered_at, drained_at, reported_at, deliveries, bytes)
 		VALUES ('local', $1, now(), now(), now(), 0, 0)`, spool.Location(folder))
@@ -182,7 +177,7 @@ func TestVerify_reportsViolationsAndProgress(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	folder := t.TempDir()
-	noError(t, os.WriteFile(filepath.Join(folder, "1790000000000000-00.quarantined"), []byte("odd"), 0o600))
+	testkit.Must(t, os.WriteFile(filepath.Join(folder, "1790000000000000-00.quarantined"), []byte("odd"), 0o600))
 	r = b.run(t, "verify", "--spool", folder)
 	r.want(t, 1, "1790000000000000-00.quarantined  quarantined  1           0       1        -       0        no    "+
 		"needs an operator\n", "3 violations of 2 kinds\n")
@@ -251,11 +246,11 @@ func TestStreamStatus_withAndWithoutNATS(t *testing.T) {
 	r.want(t, 1, "republisher                  none: no processor runs\n", "")
 	nats := testkit.JetStream(t)
 	conn, err := stream.Connect(stream.Options{URL: nats.URL, Logger: slog.New(slog.DiscardHandler)})
-	noError(t, err)
+	testkit.Must(t, err)
 	defer conn.Close()
 	limits := stream.DefaultLimits
 	limits.MaxBytes = 1 << 20
-	noError(t, conn.Ensure(t.Context(), limits))
+	testkit.Must(t, conn.Ensure(t.Context(), limits))
 	if ack := conn.PublishEvents(t.Context(), []stream.Event{{Source: "stripe"}})[0]; ack.Err != nil {
 		t.Fatal(ack.Err)
 	}

@@ -54,8 +54,7 @@ func leafCommands(cmd *cobra.Command) (all []string) {
 func TestCommands_everyChange_isInTheAudit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
-		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	b.writeStripe(t)
 	event := b.append(t, "stripe", "evt_1", "{}")
 	b.outcome(t, event, "dead")
 	b.insertObject(t, "stripe", "", event)
@@ -65,7 +64,7 @@ func TestCommands_everyChange_isInTheAudit(t *testing.T) {
 		Interval: time.Hour}
 	p.Replace([]runs.Schedule{{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "UTC",
 		Overlap: runs.OverlapSkip, Missed: runs.MissedRun, Parameters: map[string]string{"source": "stripe"}}})
-	noError(t, p.Tick(t.Context()))
+	testkit.Must(t, p.Tick(t.Context()))
 	b.db.Exec(t, `INSERT INTO spools (spool, location, drained_at) VALUES ('gone', 'here:/spool', '-infinity')`)
 	file := filepath.Join(t.TempDir(), "x.ndjson")
 	b.run(t, "export", file).want(t, 0, "events          1\n", "")
@@ -142,8 +141,7 @@ func TestCommands_everyChange_isInTheAudit(t *testing.T) {
 func TestMigrateUp_newMigrations_areInTheAudit(t *testing.T) {
 	t.Parallel()
 	db := testkit.EmptyDatabase(t, "")
-	file := filepath.Join(t.TempDir(), "postern.yaml")
-	noError(t, os.WriteFile(file, []byte("database: {url: '"+db.URL+"'}\n"), 0o600))
+	file := writeFile(t, "postern.yaml", "database: {url: '"+db.URL+"'}\n")
 	list := func() result { return execute(t.Context(), "", "--config", file, "audit", "list", "-o", "json") }
 	execute(t.Context(), "", "--config", file, "migrate", "up").want(t, 0, "applied", "")
 	execute(t.Context(), "", "--config", file, "migrate", "up").want(t, 0, "0 migrations applied", "")
@@ -179,13 +177,13 @@ func TestDocs_commandsInPages_exist(t *testing.T) {
 	pages := []string{"../../README.md", "../../SECURITY.md", "../../deploy/README.md"}
 	for _, folder := range []string{"tutorial", "how-to", "explanation", "reference"} {
 		found, err := filepath.Glob("../../docs/" + folder + "/*.md")
-		noError(t, err)
+		testkit.Must(t, err)
 		pages = append(pages, found...)
 	}
 	tried := 0
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
-		noError(t, err)
+		testkit.Must(t, err)
 		lines := typed.FindAllStringSubmatch(string(text), -1)
 		tried += len(lines)
 		for _, line := range lines {

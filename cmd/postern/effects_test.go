@@ -3,22 +3,16 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/backtest"
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/testkit"
 	mails "github.com/postern-gateway/postern/internal/testkit/sink"
 )
 
@@ -61,12 +55,10 @@ func TestEffects_listAndShow(t *testing.T) {
 	}
 	b.want(t, "effects list --state lost", 2, "", "use one of awaiting_approval, planned")
 	r := b.run(t, "effects", "show", "3")
-	for _, text := range []string{"mail:3", "7, evt_1, customer.updated, webhook", "POST /mail", `{"id": "m_1"}`,
+	r.contains(t, "mail:3", "7, evt_1, customer.updated, webhook", "POST /mail", `{"id": "m_1"}`,
 		"SHA-256 01", "no answer: ·[31m", "the event when it was applied",
-		"\nNext\nit is unknown whether step mail was executed; check at the destination, then run postern " +
-			"effects resolve 3 --step mail --done, or --not-done\n"} {
-		r.want(t, 0, text, "")
-	}
+		"\nNext\nit is unknown whether step mail was executed; check at the destination, then run postern "+
+			"effects resolve 3 --step mail --done, or --not-done\n")
 	if strings.Contains(r.out, "\x1b") {
 		t.Errorf("control characters reach the terminal: %q", r.out)
 	}
@@ -79,17 +71,13 @@ func TestEffects_listAndShow(t *testing.T) {
 		template_data = '{"window": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}}'
 			WHERE effect = 5`)
 	r = b.run(t, "effects", "show", "5")
-	for _, text := range []string{"the schedule of its rule", "from 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z"} {
-		r.want(t, 0, text, "")
-	}
+	r.contains(t, "the schedule of its rule", "from 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z")
 	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
 		reserved_at, ended_at, reason) VALUES (5, 'extra', 1, 'skipped', 'post', '', 0, now(), now(), 'its condition')`)
 	skipped := b.run(t, "effects", "show", "5")
-	for _, text := range []string{"Step extra\n", "reason       its condition",
+	skipped.contains(t, "Step extra\n", "reason       its condition",
 		"not possible: its rule has no compensate",
-		"all its steps are done, except extra, whose condition was false"} {
-		skipped.want(t, 0, text, "")
-	}
+		"all its steps are done, except extra, whose condition was false")
 	if strings.Contains(r.out, "event") {
 		t.Errorf("a schedule has no event: %s", r.out)
 	}
@@ -134,29 +122,18 @@ func TestEffects_changeCommands_changeState(t *testing.T) {
 func (b *testBundle) invoice(t *testing.T, n int, id, status string) {
 	t.Helper()
 	at := time.Now().Add(-time.Hour).Add(time.Duration(n) * time.Minute)
-	body := fmt.Appendf(nil, `{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,`+
+	body := fmt.Sprintf(`{"id":"evt_%d","object":"event","type":"invoice.updated","created":%d,`+
 		`"data":{"object":{"id":%q,"object":"invoice","status":%q}}}`, n, at.Unix(), id, status)
-	receipts, err := events.Append(t.Context(), b.db.Pool,
-		[]events.Delivery{{Source: b.known.Number["stripe"], ReceivedAt: at, Origin: events.OriginWebhook,
-			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
-			Events: []provider.Event{{Key: fmt.Sprint("evt_", n), Type: "invoice.updated", ObjectType: "invoice",
-				ObjectID: id, OccurredAt: at, Fingerprint: provider.BodyFingerprint(body)}}}})
-	noError(t, err)
-	p, err := apply.New(apply.Options{Pool: b.db.Role(t, "processor"), Settings: apply.DefaultSettings,
-		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
-		Sources: map[string]apply.Source{"stripe": {Number: b.known.Number["stripe"],
-			Config: &provider.Source{Name: "stripe"}, Provider: stripe.Stripe{}}}})
-	noError(t, err)
-	if _, err := p.ApplyStored(t.Context(), apply.Target{}, []int64{receipts[0][0].ID}, false); err != nil {
-		t.Fatal(err)
-	}
+	stored := b.store(t, "stripe", body, provider.Event{Key: fmt.Sprint("evt_", n), Type: "invoice.updated",
+		ObjectType: "invoice", ObjectID: id, OccurredAt: at})
+	_, err := b.applier(t, stripe.Stripe{}).ApplyStored(t.Context(), apply.Target{}, []int64{stored}, false)
+	testkit.Must(t, err)
 }
 
 // A rule is evaluated on past changes, and nothing is written.
 func TestEffectsBacktest_comparesPastChangesWithLedger(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	file := filepath.Join(t.TempDir(), "postern.yaml")
 	text := fmt.Sprintf(`
 database: {url: %q}
 sources:
@@ -172,7 +149,7 @@ effects:
     rule_version: 2
     steps: [{name: send, to: mail, path: "/mail"}]
 `, b.db.URL)
-	noError(t, os.WriteFile(file, []byte(text), 0o600))
+	file := writeFile(t, "postern.yaml", text)
 	plan := func(args ...string) result {
 		return execute(t.Context(), "", append([]string{"--config", file, "effects", "backtest"}, args...)...)
 	}
@@ -200,9 +177,8 @@ effects:
 	b.db.WantRows(t, 2, "effects") // a dry run writes nothing
 	plan("--rule", "receipt").want(t, 2, "", "--since")
 
-	beside := filepath.Join(t.TempDir(), "postern.yaml") // it leaves the database to a dev instance
-	noError(t, os.WriteFile(beside, []byte(strings.Replace(text, "database: {url: "+strconv.Quote(b.db.URL)+"}", "",
-		1)), 0o600))
+	// This file leaves the database to a dev instance.
+	beside := writeFile(t, "postern.yaml", strings.Replace(text, fmt.Sprintf("database: {url: %q}", b.db.URL), "", 1))
 	execute(t.Context(), "", "--config", beside, "--dir", b.dir, "effects", "backtest", "--rule", "receipt", "--since",
 		"1d").want(t, 0, "receipt:in_2", "")
 	execute(t.Context(), "", "--config", beside, "effects", "backtest", "--rule", "receipt", "--since", "1d").want(t, 1,
@@ -215,7 +191,6 @@ effects:
 func TestNotifyTest_sendsTestAlert(t *testing.T) {
 	t.Parallel()
 	b, server := setup(t), mails.NewMailServer(t)
-	file := filepath.Join(t.TempDir(), "postern.yaml")
 	text := fmt.Sprintf(`
 destinations:
   post: {smtp: {host: 127.0.0.1, port: %d, tls: none, from: postern@shop.example}, allow: [127.0.0.1]}
@@ -224,7 +199,7 @@ notify:
   oncall: {to: post, mail: jo@example.com}
   nobody: {to: dead}
 `, server.Port)
-	noError(t, os.WriteFile(file, []byte(text), 0o600))
+	file := writeFile(t, "postern.yaml", text)
 	b.run(t, "notify", "test", "oncall", "--config", file).want(t, 0, "Sent to post.", "")
 	b.run(t, "notify", "test", "nobody", "--config", file).want(t, 1, "", "destination dead: ")
 	b.run(t, "notify", "test", "someone", "--config", file).want(t, 2, "",

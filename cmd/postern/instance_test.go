@@ -65,9 +65,7 @@ func TestCommands_configNamesOtherDatabaseThanDir_fail(t *testing.T) {
 	b, other := setup(t), setup(t)
 	b.write(t, knownInstance(t, b.db))
 	list := func(url string) result {
-		file := filepath.Join(t.TempDir(), "postern.yaml")
-		noError(t, os.WriteFile(file, []byte("database: {url: '"+url+"'}\n"), 0o600))
-		return b.run(t, "--config", file, "events", "list")
+		return b.run(t, "--config", writeFile(t, "postern.yaml", "database: {url: '"+url+"'}\n"), "events", "list")
 	}
 	list(b.db.URL+"&application_name=operator").want(t, 0, "No events.", "") // the same database at another address
 	list(other.db.URL).want(t, 1, "", "names another database than the instance in "+b.dir)
@@ -80,7 +78,7 @@ func TestCommands_copiedFolder_fail(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, config.InstanceFile), text, 0o600)
 	}
-	noError(t, err)
+	testkit.Must(t, err)
 	for _, command := range []string{"events list", "send stripe invoice.paid", "top --once", "health",
 		"stream status"} {
 		execute(t.Context(), "", append([]string{"--dir", dir}, strings.Fields(command)...)...).want(t, 1, "",
@@ -102,7 +100,7 @@ func TestCommands_portBelongsToOtherInstance_fail(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	in, err := config.ReadInstance(b.dir)
-	noError(t, err)
+	testkit.Must(t, err)
 	in.IngestURL, in.AdminURL, in.ID = server.URL, server.URL, "one"
 	b.write(t, in)
 	const refused = "another process uses its port"
@@ -162,22 +160,20 @@ const runMain = "RUN_POSTERN_MAIN"
 // read.
 func TestServe_stderrIsNotRead_keepsRunning(t *testing.T) {
 	t.Parallel()
-	file, dir := filepath.Join(t.TempDir(), "postern.yaml"), t.TempDir()
-	settings := "database: {url: '" + testkit.Database(t).URL + "'}\nsources: {stripe: {provider: stripe, secrets: " +
-		"[{name: n, value: whsec_secret_of_a_test}]}}\n"
-	noError(t, os.WriteFile(file, []byte(settings), 0o600))
+	dir, file := t.TempDir(), writeFile(t, "postern.yaml", "database: {url: '"+testkit.Database(t).URL+"'}\n"+
+		"sources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "serve", "--config", file, "--dir", dir, "--listen", "127.0.0.1:0",
 		"--admin", "127.0.0.1:0")
 	cmd.Env, cmd.Stderr = serveEnvironment(), fullPipe(t)
-	noError(t, cmd.Start())
+	testkit.Must(t, cmd.Start())
 	defer cmd.Wait() // nothing while it is expected to run; afterwards it ends with ctx
 	defer cancel()
 
 	limit := fmt.Sprintf("\ngo_gc_gomemlimit_bytes %g\n", float64(config.Default().Ingest.QueueBytes+384<<20))
 	testkit.Eventually(t, time.Minute, func() error { return metricsHold(t, dir, limit) })
-	noError(t, cmd.Process.Signal(syscall.SIGTERM))
+	testkit.Must(t, cmd.Process.Signal(syscall.SIGTERM))
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("an orderly stop: %v (%v)", err, ctx.Err())
 	}
@@ -199,9 +195,9 @@ func serveEnvironment() []string {
 func fullPipe(t *testing.T) *os.File {
 	t.Helper()
 	r, w, err := os.Pipe()
-	noError(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
-	noError(t, w.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+	testkit.Must(t, w.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 	if _, err := w.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("the pipe takes four megabytes: %v", err)
 	}
@@ -331,7 +327,7 @@ func TestClientFlags_tls_verifiesServerAndSendsCertificate(t *testing.T) {
 	ca, token := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "token")
 	for path, text := range map[string][]byte{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
 		Bytes: daemon.Certificate().Raw}), token: []byte("postern_x\n")} {
-		noError(t, os.WriteFile(path, text, 0o600))
+		testkit.Must(t, os.WriteFile(path, text, 0o600))
 	}
 	ask := func(args ...string) result { return execute(context.Background(), "", args...) }
 	ask("health", "--url", daemon.URL+"/readyz", "--ca", ca).want(t, 0, "ok", "")

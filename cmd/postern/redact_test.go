@@ -1,23 +1,19 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/config"
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
+	"github.com/postern-gateway/postern/internal/testkit/applied"
 )
 
 const address = "ada@example.org"
@@ -25,34 +21,15 @@ const address = "ada@example.org"
 // redacts executes redactions until the test ends.
 func (b *testBundle) redacts(t *testing.T) {
 	t.Helper()
-	proc, err := apply.New(apply.Options{Pool: b.db.Role(t, "processor"), Settings: apply.DefaultSettings,
-		Logger: testkit.Logger(t), Metrics: prometheus.NewRegistry()})
-	noError(t, err)
-	execute := (&redaction.Runner{Pool: proc.Pool, Applier: proc}).Execute
-	r := runs.NewRunner(runs.Options{Pool: proc.Pool, ID: "p", Logger: testkit.Logger(t),
-		Settings: runs.DefaultSettings, Jobs: map[string]runs.Executor{redaction.Job: execute}})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	p := b.applier(t, stripe.Stripe{})
+	execute := (&redaction.Runner{Pool: p.Pool, Applier: p}).Execute
+	applied.StartRunner(t, p.Pool, "p", 1, map[string]runs.Executor{redaction.Job: execute})
 }
 
 // shopify stores a delivery of the shop.
 func (b *testBundle) shopify(t *testing.T, topic, body string) int64 {
 	t.Helper()
-	receipts, err := events.Append(t.Context(), b.db.Pool,
-		[]events.Delivery{{Source: b.known.Number["shop"], ReceivedAt: time.Now(), Origin: events.OriginWebhook,
-			Headers:      []byte(`{}`),
-			Verification: []byte(`{}`), Body: []byte(body),
-			Events: []provider.Event{{Key: topic + body, Type: topic, Account: "x.myshopify.com",
-				Fingerprint: provider.BodyFingerprint([]byte(body))}}}})
-	noError(t, err)
-	return receipts[0][0].ID
+	return b.store(t, "shop", body, provider.Event{Key: topic + body, Type: topic, Account: "x.myshopify.com"})
 }
 
 func TestRedact_previewAndRun(t *testing.T) {
@@ -192,14 +169,14 @@ func (b *testBundle) insertRejection(t *testing.T, n int, secret string) (id int
 	t.Helper()
 	p := stripe.Stripe{}
 	sample, err := p.MakeVariant(p.Samples()[0], n, time.Now(), true)
-	noError(t, err)
+	testkit.Must(t, err)
 	d, err := p.Sign(&provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "x", Value: []byte(secret)}}},
 		sample, time.Now().Add(-48*time.Hour))
-	noError(t, err)
+	testkit.Must(t, err)
 	headers, err := json.Marshal(map[string]string{"Stripe-Signature": d.Header.Get("Stripe-Signature")})
-	noError(t, err)
-	noError(t, b.db.Pool.QueryRow(t.Context(), `INSERT INTO rejections (source, reason, detail, remote, received_at,
-		headers, body, bytes)
+	testkit.Must(t, err)
+	testkit.Must(t, b.db.Pool.QueryRow(t.Context(), `INSERT INTO rejections (source, reason, detail, remote,
+		received_at, headers, body, bytes)
   VALUES ($1, 'wrong_signature', 'none of 1 secrets', '127.0.0.1', now() - interval '48 h', $2, $3, length($3::bytea))
   	RETURNING id`,
 		b.known.Number["stripe"], headers, d.Body).Scan(&id))
@@ -211,8 +188,7 @@ func (b *testBundle) insertRejection(t *testing.T, n int, secret string) (id int
 func TestRejections_verifyAndReprocess_storeValidDeliveries(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
-		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	b.writeStripe(t)
 	good, bad, more := b.insertRejection(t, 1, config.DemoStripeSecret), b.insertRejection(t, 2, "whsec_forged"),
 		b.insertRejection(t, 3, config.DemoStripeSecret)
 	b.want(t, "rejections verify", 0, "still rejected: wrong_signature", "")
@@ -243,8 +219,7 @@ func TestRejections_verifyAndReprocess_storeValidDeliveries(t *testing.T) {
 func TestRejections_deletedMeanwhile_areSkipped(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
-		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	b.writeStripe(t)
 	gone, good := b.insertRejection(t, 1, config.DemoStripeSecret), b.insertRejection(t, 2, config.DemoStripeSecret)
 	if _, err := b.db.Pool.Exec(t.Context(), fmt.Sprintf(`CREATE RULE gone AS ON DELETE TO rejections
 		WHERE OLD.id = %d DO INSTEAD NOTHING`, gone)); err != nil { // finds none to delete

@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/replay"
@@ -100,7 +97,7 @@ func TestRunsWatch_endOfRun_isExitStatus(t *testing.T) {
 		if _, err := h.Advance(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		noError(t, h.End(t.Context(), c.end, c.detail))
+		testkit.Must(t, h.End(t.Context(), c.end, c.detail))
 		r := <-watched
 		if r.status != c.status || !strings.Contains(r.out, "1 processed, 1 applied") ||
 			!strings.Contains(r.out, ", 1 of them deduplicated") || !strings.Contains(r.errs, c.errs) {
@@ -152,8 +149,7 @@ func TestReplay_dryRun_printsChangesAndWritesNothing(t *testing.T) {
 	b.append(t, "stripe", "evt_1", customer)
 	b.append(t, "shop", "evt_2", "{}")
 	b.want(t, "replay --dry-run --source stripe", 2, "", "source stripe is not in this configuration")
-	b.write(t, &config.Instance{DatabaseURL: b.db.URL,
-		Sources: map[string]config.InstanceSource{"stripe": {Provider: "stripe"}}})
+	b.writeStripe(t)
 	r := b.want(t, "replay --dry-run", 0, "stripe customer cus_1 (new)\n", "")
 	r.want(t, 0, "state ", "")
 	r.want(t, 0, "2 processed, 1 applied, 1 failed. 1 object would change, 1 of them new. Nothing was written.\n", "")
@@ -258,7 +254,7 @@ func TestSchedules_listShowRunPause(t *testing.T) {
 	p.Replace([]runs.Schedule{{Name: "nightly", Job: "replay", Cron: "30 3 * * *", TimeZone: "Europe/Berlin",
 		Overlap: runs.OverlapSkip, Missed: runs.MissedRun,
 		Parameters: map[string]string{"source": "stripe", "rate": "5"}}})
-	noError(t, p.Tick(t.Context()))
+	testkit.Must(t, p.Tick(t.Context()))
 	b.want(t, "schedules list", 0, "nightly   replay  30 3 * * *  Europe/Berlin  20", "")
 	b.want(t, "schedules show nightly", 0, "rate=5 source=stripe", "")
 	b.want(t, "schedules pause nightly", 0, "paused", "")
@@ -289,9 +285,8 @@ func TestSchedules_listShowRunPause(t *testing.T) {
 // Errors in schedules are reported with their line before a daemon starts.
 func TestConfigCheck_invalidSchedules_areReported(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "postern.yaml")
-	noError(t, os.WriteFile(file, []byte("database: {url: postgres://x}\nschedules:\n  a: {job: replay, cron: "+
-		"'@daily', parameters: {sauce: x}}\n  b: {job: nothing, cron: '@daily'}\n"), 0o600))
+	file := writeFile(t, "postern.yaml", "database: {url: postgres://x}\nschedules:\n  a: {job: replay, cron: "+
+		"'@daily', parameters: {sauce: x}}\n  b: {job: nothing, cron: '@daily'}\n")
 	r := execute(t.Context(), "", "config", "check", file)
 	for _, want := range []string{file + `:3: schedules.a.parameters: `, `parameter "sauce" does not exist`,
 		file + `:4: schedules.b.job: job "nothing" cannot be scheduled`} {
@@ -373,7 +368,7 @@ func TestPrintRun_approvals_showSubject(t *testing.T) {
 			{Subject: "key 1", Message: "nothing shows that the key is right", Actor: "bob", Reason: "it is", At: at},
 			{Subject: "tombstones", Message: "90 of 90 objects", Actor: "ada", Reason: "they are gone", At: at}}}
 	var out strings.Builder
-	noError(t, printRun(&call{out: &out}, r))
+	testkit.Must(t, printRun(&call{out: &out}, r))
 	for _, want := range []string{"approved by  bob at 2026-11-22T01:02:03.000000Z\nreason       it is\n" +
 		"approved     nothing shows that the key is right\n",
 		"approved by  ada at 2026-11-22T01:02:03.000000Z\nreason       they are gone\n" +

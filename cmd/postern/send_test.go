@@ -19,6 +19,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
 	"github.com/postern-gateway/postern/internal/signature"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 type syncBuffer struct {
@@ -180,10 +181,8 @@ func TestSend_providersOwnResponse_printsIDs(t *testing.T) {
 func TestSend_configAndDir_useBoth(t *testing.T) {
 	t.Parallel()
 	b, g := sendSetup(t)
-	path := filepath.Join(t.TempDir(), "postern.yaml")
-	file := "ingest: {listen: '127.0.0.1:1'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: " +
-		config.DemoStripeSecret + "}]}}\n"
-	noError(t, os.WriteFile(path, []byte(file), 0o600))
+	path := writeFile(t, "postern.yaml", "ingest: {listen: '127.0.0.1:1'}\nsources: {stripe: {provider: stripe, "+
+		"secrets: [{name: n, value: "+config.DemoStripeSecret+"}]}}\n")
 	b.write(t, &config.Instance{IngestURL: g.URL, Sources: map[string]config.InstanceSource{}})
 	b.run(t, "send", "stripe", "invoice.paid", "--config", path).want(t, 0, "false", "")
 	execute(t.Context(), "", "send", "stripe", "invoice.paid", "--config", path).want(t, 1, "",
@@ -285,8 +284,7 @@ func TestSend_rejectedOrWrongUsage_explainsRemedy(t *testing.T) {
 func TestSend_ownBodyToURL_isUnchanged(t *testing.T) {
 	t.Parallel()
 	_, g := sendSetup(t)
-	secret := filepath.Join(t.TempDir(), "secret")
-	noError(t, os.WriteFile(secret, []byte(config.DemoStripeSecret+"\n"), 0o600))
+	secret := writeFile(t, "secret", config.DemoStripeSecret+"\n")
 	body := `{"id":"evt_mine","object":"event","type":"x.y","created":1,"data":{"object":{"id":"a","object":"b"}}}`
 	args := []string{"--dir", t.TempDir(), "send", "stripe", "x.y", "--data", "-", "--secret-file", secret}
 	execute(t.Context(), body, append(args, "--url", g.URL+"/webhooks/stripe")...).want(t, 0, "evt_mine", "")
@@ -328,10 +326,9 @@ func TestSend_describedProvider_usesConfiguration(t *testing.T) {
 // declared is a gateway with the single source of a configuration.
 func declared(t *testing.T, file string) (path string, g *gateway) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "acme.yaml")
-	noError(t, os.WriteFile(path, []byte(file), 0o600))
+	path = writeFile(t, "acme.yaml", file)
 	c, err := config.LoadDev(path)
-	noError(t, err)
+	testkit.Must(t, err)
 	e := c.Endpoints()[0]
 	g = &gateway{ids: map[string]bool{}}
 	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -370,7 +367,7 @@ func TestProvidersList_configuration_marksSourcesThatStoreTheirToken(t *testing.
     secrets: [{name: n, env: NOT_SET_HERE}]
     scheme: {in: json:auth.token, method: token, body_unsigned: true}
 ` + consent
-		noError(t, os.WriteFile(file, []byte(text), 0o600))
+		testkit.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write("    store_token: true\n")
 	b.run(t, "providers", "list", "--config", file).want(t, 0, "legacy (stores the token), shop\n", "")
@@ -389,10 +386,8 @@ func TestProvidersList_configuration_marksSourcesThatStoreTheirToken(t *testing.
 func capture(t *testing.T, e config.Endpoint, at time.Time) []string {
 	t.Helper()
 	d, err := e.Provider.Sign(e.Source, e.Provider.Samples()[0], at)
-	noError(t, err)
-	file := filepath.Join(t.TempDir(), "body")
-	noError(t, os.WriteFile(file, d.Body, 0o600))
-	args := []string{"provider", "test", file, "--query", d.Query}
+	testkit.Must(t, err)
+	args := []string{"provider", "test", writeFile(t, "body", string(d.Body)), "--query", d.Query}
 	for name, values := range d.Header {
 		args = append(args, "--header", name+": "+values[0])
 	}
@@ -414,7 +409,7 @@ func TestProviderTest_everyProvider_explainsDelivery(t *testing.T) {
 		right := b.run(t, append(args, "--source", e.Source.Name)...)
 		right.want(t, 0, "event id", "")
 		v, err := e.Provider.Verify(e.Source, read(t, args, at))
-		noError(t, err)
+		testkit.Must(t, err)
 		if v.SignedAt.IsZero() {
 			continue
 		}
@@ -435,7 +430,7 @@ func TestProviderTest_everyProvider_explainsDelivery(t *testing.T) {
 func read(t *testing.T, args []string, at time.Time) *provider.Delivery {
 	t.Helper()
 	body, err := os.ReadFile(args[2])
-	noError(t, err)
+	testkit.Must(t, err)
 	d := &provider.Delivery{Query: args[4], Header: http.Header{}, Body: body, ReceivedAt: at}
 	for i := 6; i < len(args); i += 2 {
 		name, value, _ := strings.Cut(args[i], ": ")
@@ -447,8 +442,7 @@ func read(t *testing.T, args []string, at time.Time) *provider.Delivery {
 func TestProviderTest_wrongUsage_explainsRemedy(t *testing.T) {
 	t.Parallel()
 	b := &testBundle{dir: t.TempDir()}
-	file := filepath.Join(b.dir, "body")
-	noError(t, os.WriteFile(file, []byte("{}"), 0o600))
+	file := writeFile(t, "body", "{}")
 	for wants, args := range map[string][]string{
 		"no sender given":        {"--secret", "s"},
 		"not both":               {"--provider", "stripe", "--source", "stripe"},
@@ -469,8 +463,7 @@ func TestProviderTest_wrongUsage_explainsRemedy(t *testing.T) {
 func TestProviderTest_directSource_explainsDelivery(t *testing.T) {
 	t.Parallel()
 	b := &testBundle{dir: t.TempDir()}
-	file := filepath.Join(b.dir, "body")
-	noError(t, os.WriteFile(file, []byte(`{"version": 4}`), 0o600))
+	file := writeFile(t, "body", `{"version": 4}`)
 	args := []string{"provider", "test", file, "--provider", "api", "--secret", "a_token", "--header",
 		"Authorization: Bearer a_token", "--header", "Content-Type: application/json"}
 	b.run(t, args...).want(t, 1, "rejected with 400, and nothing is stored: the header Idempotency-Key is missing",

@@ -23,7 +23,7 @@ import (
 func metricsPage(t *testing.T, lines ...string) *rates.Page {
 	t.Helper()
 	p, err := rates.ParsePage(strings.NewReader("postern_build_info 1\n" + strings.Join(lines, "\n") + "\n"))
-	noError(t, err)
+	testkit.Must(t, err)
 	return p
 }
 

@@ -48,13 +48,9 @@ func startWithShortTimeouts(t *testing.T, edit func(*config.Config)) *testBundle
 func (b *testBundle) dial(t *testing.T) *net.TCPConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", b.app.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, conn.SetDeadline(time.Now().Add(2*time.Minute)))
 	return conn.(*net.TCPConn)
 }
 
@@ -329,9 +325,7 @@ func TestGateway_pipelinedRequests_respondsInOrder(t *testing.T) {
 			source = "nobody"
 		}
 		req, err := http.NewRequest(http.MethodPost, "http://postern/webhooks/"+source, bytes.NewReader(d.Body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if req.Header = d.Header.Clone(); req.Write(&sent) != nil {
 			t.Fatal(err)
 		}
@@ -389,14 +383,10 @@ func TestGateway_rapidResets_affectOnlyTheirConnection(t *testing.T) {
 		d := b.sign(t, "stripe", "invoice.paid", n, time.Now())
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+b.app.Addr()+"/webhooks/stripe",
 			bytes.NewReader(d.Body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		req.Header = d.Header.Clone()
 		res, err := transport.RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		defer res.Body.Close()
 		if body, err := io.ReadAll(res.Body); res.StatusCode != 200 || res.ProtoMajor != 2 || err != nil {
 			t.Fatalf("%s %d %s, %v", res.Proto, res.StatusCode, body, err)
@@ -405,9 +395,7 @@ func TestGateway_rapidResets_affectOnlyTheirConnection(t *testing.T) {
 	deliver(1)
 	for _, reset := range []bool{true, false} {
 		conn, err := tls.Dial("tcp", b.app.Addr(), &tls.Config{RootCAs: trust, NextProtos: []string{"h2"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		streams, refused, err := flood(conn, reset)
 		t.Logf("reset %t: %d streams started, %d rejected, then %v", reset, streams, refused, err)
 		if !reset && refused < streams-200 {

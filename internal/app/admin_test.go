@@ -29,9 +29,7 @@ import (
 func (b *testBundle) createToken(t *testing.T, role adminauth.Role) string {
 	t.Helper()
 	secret, _, err := adminauth.CreateToken(t.Context(), b.db.Role(t, "operator"), "one", role, "ada", time.Time{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return secret
 }
 
@@ -59,9 +57,7 @@ func TestAdmin_otherAddressWithoutTokens_doesNotStart(t *testing.T) {
 	b.cfg.Admin.Listen, b.cfg.Admin.RequireTokens = "0.0.0.0:0", false
 	a := b.start(t, app.Options{Processor: true})
 	_, port, err := net.SplitHostPort(a.AdminAddr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for _, tc := range []struct {
 		path, token string
 		want        int
@@ -76,16 +72,12 @@ func TestAdmin_otherAddressWithoutTokens_doesNotStart(t *testing.T) {
 func status(t *testing.T, client *http.Client, url, token string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	res, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_ = res.Body.Close() // only the status counts
 	return res.StatusCode
 }
@@ -110,9 +102,7 @@ func newAuthority(t *testing.T) *authority {
 func (a *authority) make(t *testing.T, name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	a.made++
 	c.SerialNumber, c.Subject = big.NewInt(a.made), pkix.Name{CommonName: name}
 	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
@@ -121,23 +111,15 @@ func (a *authority) make(t *testing.T, name string, c *x509.Certificate) (*x509.
 		parent, signer = c, key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	secret, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for ext, block := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: der},
 		".key": {Type: "EC PRIVATE KEY", Bytes: secret}} {
-		if err := os.WriteFile(filepath.Join(a.dir, name+ext), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(filepath.Join(a.dir, name+ext), pem.EncodeToMemory(block), 0o600))
 	}
 	made, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return made, key
 }
 
@@ -156,9 +138,7 @@ func (a *authority) client(t *testing.T, name string, versions ...uint16) *http.
 	conf.RootCAs.AddCert(a.cert)
 	if name != "" {
 		cert, err := tls.LoadX509KeyPair(a.file(name+".crt"), a.file(name+".key"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		conf.Certificates = []tls.Certificate{cert}
 	}
 	for _, v := range versions {
@@ -199,12 +179,8 @@ func TestAdminTLS_changedFiles_areReadAgain(t *testing.T) {
 		t.Error("TLS 1.1 is accepted")
 	}
 	old := time.Now().Add(-time.Minute)
-	if err := os.WriteFile(ca.file("server.key"), []byte("half a"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(ca.file("server.key"), old, old); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(ca.file("server.key"), []byte("half a"), 0o600))
+	testkit.Must(t, os.Chtimes(ca.file("server.key"), old, old))
 	checks := time.NewTicker(100 * time.Millisecond) // longer than the interval between two checks of the files
 	defer checks.Stop()
 	for range 15 {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 var (
@@ -30,16 +32,10 @@ func TestAlertRules_metricsLabelsAndPages_exist(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile("../../deploy/prometheus-rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, yaml.Unmarshal(text, &file))
 	page, err := os.ReadFile(metricsPage)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	labels := map[string]string{}
 	for _, row := range metricRow.FindAllStringSubmatch(string(page), -1) {
 		labels[row[1]] = row[2]

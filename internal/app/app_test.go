@@ -84,9 +84,7 @@ func (b *testBundle) launch(t *testing.T, o app.Options) *app.App {
 		}
 	}
 	a, err := app.New(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	a.Start()
 	return a
 }
@@ -103,16 +101,8 @@ func stop(t *testing.T, a *app.App) time.Duration {
 	return time.Since(began)
 }
 
-// wantRows fails unless the query has the given number of rows; from is a table, and what follows
-// it in a query.
-func (b *testBundle) wantRows(t *testing.T, want int, from string, args ...any) {
-	t.Helper()
-	if n := b.db.QueryStrings(t, `SELECT count(*)::text FROM `+from, args...)[0]; n != fmt.Sprint(want) {
-		t.Errorf("%s rows, want %d: %s", n, want, from)
-	}
-}
-
-// waitRows waits until the query has the given number of rows.
+// waitRows waits until the query has the given number of rows; from is a table, and what follows it
+// in a query.
 func (b *testBundle) waitRows(t *testing.T, want int, from string, args ...any) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
@@ -138,13 +128,9 @@ func (b *testBundle) sign(t *testing.T, source, eventType string, n int, at time
 			continue
 		}
 		varied, err := p.MakeVariant(s, n, at, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		d, err := p.Sign(src, varied, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		return d
 	}
 	t.Fatalf("provider %s has no sample %s", source, eventType)
@@ -186,9 +172,7 @@ func (b *testBundle) try(t *testing.T, client *http.Client, source string, d *pr
 func (b *testBundle) post(t *testing.T, source string, d *provider.Delivery) (int, []byte) {
 	t.Helper()
 	a, err := b.try(t, http.DefaultClient, source, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return a.status, a.body
 }
 
@@ -298,9 +282,7 @@ func TestApp_delivery_becomesObject(t *testing.T) {
 		return nil
 	})
 	res, err := http.Post(base+"/republish-passes", "application/json", strings.NewReader(`{"reason": "a test"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_ = res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		t.Fatalf("requested a pass: %d", res.StatusCode)

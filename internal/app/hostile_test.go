@@ -25,6 +25,7 @@ import (
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/replay"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
@@ -36,9 +37,7 @@ func (b *testBundle) signBody(t *testing.T, source, eventType, body string) *pro
 	for _, e := range b.cfg.Endpoints() {
 		if e.Source.Name == source {
 			d, err := p.Sign(e.Source, provider.Sample{Type: eventType, Body: []byte(body)}, time.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			return d
 		}
 	}
@@ -244,9 +243,7 @@ func TestApp_credentialsInDeliveries_areNotStored(t *testing.T) {
 	b.waitRows(t, refused, `rejections`)
 	ended()
 	dump, err := exec.CommandContext(t.Context(), "pg_dump", "--data-only", "--inserts", "--dbname", b.db.URL).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	for where, text := range map[string]string{"database": string(dump), "log": log.String()} {
 		if at := strings.Index(text, canary); at >= 0 {
 			t.Errorf("the %s contains a credential: %s", where, text[max(0, at-200):min(len(text), at+100)])
@@ -308,9 +305,7 @@ func TestApp_directSource_appliedVerifiedReplayedRedacted(t *testing.T) {
 	for _, d := range []*provider.Delivery{binary, structured("1", 1), structured("3", 3)} {
 		r := b.mustPost(t, "api", d)
 		id, err := strconv.ParseInt(r.ID, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		ids = append(ids, id)
 		if status, want := b.outcome(t, r.ID),
 			map[bool]string{true: "stale", false: "applied"}[len(ids) == 2]; status != want {
@@ -361,9 +356,7 @@ func TestApp_directSource_appliedVerifiedReplayedRedacted(t *testing.T) {
 func (b *testBundle) registeredSources(t *testing.T) events.Sources {
 	t.Helper()
 	known, err := events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"api": "api"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return known
 }
 
@@ -388,9 +381,7 @@ func (b *testBundle) checkIntegrity(t *testing.T) {
 func (b *testBundle) runToEnd(t *testing.T, o runs.Request) int64 {
 	t.Helper()
 	run, err := runs.Create(t.Context(), b.db.Role(t, "operator"), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	b.waitTrue(t, `SELECT status = 'done' FROM runs WHERE run = $1::bigint`, strconv.FormatInt(run, 10))
 	return run
 }

@@ -21,13 +21,9 @@ import (
 func localOptions(t *testing.T, yaml string) app.LocalOptions {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "postern.yaml")
-	if err := os.WriteFile(file, []byte("database: {url: '"+testkit.Database(t).URL+"'}\n"+yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(file, []byte("database: {url: '"+testkit.Database(t).URL+"'}\n"+yaml), 0o600))
 	cfg, err := config.LoadDev(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	cfg.Ingest.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	return app.LocalOptions{Config: cfg, Logger: slog.New(slog.DiscardHandler), Dir: t.TempDir()}
 }
@@ -42,17 +38,11 @@ func run(t *testing.T, o app.LocalOptions) (*config.Instance, string) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	l, err := app.NewLocal(ctx, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	stop()
-	if err := l.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, l.Run(ctx))
 	in, err := config.ReadInstance(o.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return in, out.String()
 }
 
@@ -73,12 +63,8 @@ func TestLocal_loopEnds_stopsInstance(t *testing.T) {
 		return len(p), nil
 	}), nil))
 	l, err := app.NewLocal(ctx, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.CloseIngestListener(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
+	testkit.Must(t, l.CloseIngestListener())
 	if err := l.Run(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("ended with %v, context with %v", err, ctx.Err())
 	}
@@ -91,9 +77,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 func occupied(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -112,9 +96,7 @@ func TestLocal_restart_keepsStreamPort(t *testing.T) {
 	}
 	_, address, _ := strings.Cut(first.NATSURL, "@")
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer l.Close()
 	if third, _ := run(t, o); third.NATSURL == first.NATSURL {
 		t.Error("the stream uses a port that is in use")
@@ -159,9 +141,7 @@ func TestDaemon_usedAddress_namesFlag(t *testing.T) {
 	t.Parallel()
 	address := occupied(t).Addr().String()
 	file := filepath.Join(t.TempDir(), "postern.yaml")
-	if err := os.WriteFile(file, []byte("database: {url: postgres:///nowhere}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(file, []byte("database: {url: postgres:///nowhere}\n"), 0o600))
 	for name, c := range map[string]struct {
 		gateway bool
 		args    []string

@@ -47,14 +47,10 @@ func gauge(t *testing.T, a *app.App, name string) float64 {
 func get(t *testing.T, url, host string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	req.Host = host
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return res
 }
 
@@ -229,9 +225,7 @@ func TestMetrics_listenersAndHostileInput_serveOnlyMetrics(t *testing.T) {
 		}
 	}
 	res, err := http.Post("http://"+a.MetricsAddr()+"/metrics", "text/plain", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	_ = res.Body.Close()
 	if res.StatusCode != http.StatusMethodNotAllowed {
 		t.Errorf("POST /metrics: %d", res.StatusCode)
@@ -248,7 +242,7 @@ func TestMetrics_listenersAndHostileInput_serveOnlyMetrics(t *testing.T) {
 				`"data":{"object":{"id":"x_%[1]d","object":"o_%[1]d"}}}`, sent)
 			b.mustPost(t, "stripe", b.signBody(t, "stripe", "", body))
 		}
-		b.waitRows(t, 0, `events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`)
+		b.applied(t)
 		return series(scrape(t, b.app))
 	}
 	before := send(20)
@@ -258,7 +252,7 @@ func TestMetrics_listenersAndHostileInput_serveOnlyMetrics(t *testing.T) {
 	if after := send(150); after > before+others {
 		t.Errorf("%d series, %d before 150 more types", after, before)
 	}
-	b.wantRows(t, 170, `(SELECT DISTINCT event_type FROM events) types`)
+	b.db.WantRows(t, 170, `(SELECT DISTINCT event_type FROM events) types`)
 }
 
 // Garbage is limited in bytes, not as a percentage of the memory in use.

@@ -33,7 +33,7 @@ func TestApp_jetStreamUnavailableAtStart_appliesLater(t *testing.T) {
 	for n := range 5 {
 		ids = append(ids, b.mustPost(t, "stripe", b.sign(t, "stripe", "customer.updated", 1+n, time.Now())).ID)
 	}
-	b.wantRows(t, 5, `events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`)
+	b.db.WantRows(t, 5, `events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`)
 	b.nats.Restart(t)
 	b.allApplied(t, ids)
 }
@@ -99,7 +99,7 @@ func TestStop_underLoad_losesNothing(t *testing.T) {
 	if took > app.StopTimeout {
 		t.Errorf("stopped after %s", took)
 	}
-	b.wantRows(t, len(l.ids), `events WHERE id = ANY($1::text[]::bigint[])`, l.ids)
+	b.db.WantRows(t, len(l.ids), `events WHERE id = ANY($1::text[]::bigint[])`, l.ids)
 	if again := stop(t, b.app); again > 3*time.Second {
 		t.Errorf("a second stop took %s", again)
 	}

@@ -26,52 +26,6 @@ func startGitHub(t *testing.T, fake *githubfake.Fake, key, more string) *reloadi
 		key, strings.Join(fake.Hooks(), ", "), strings.Join(fake.Repositories(), ", "), more))
 }
 
-// GitHub does not repeat failed webhooks: half of them are lost, and some are duplicated, late or
-// reordered. After one run over the deliveries that GitHub reports, and the pending refetches, the
-// mirror equals GitHub, and later webhooks are duplicates.
-func TestReconcile_gitHubWithLostWebhooks_restoresMirror(t *testing.T) {
-	t.Parallel()
-	fake := githubfake.New(t, githubfake.Options{Seed: 3, Running: true, Start: time.Now(), Objects: 12,
-		Webhooks: githubfake.Webhooks{LostUnacknowledged: 40, LostAcknowledged: 10, Repeated: 10, Shuffled: 30,
-			Delayed: 5, Delay: time.Hour},
-		Faults: githubfake.Faults{SecondaryLimited: 1, ServerError: 3, Dropped: 2}})
-	r := startGitHub(t, fake, githubfake.Key, "")
-	fake.RunSteps(150)
-	fake.Deliver(r.postTo(t, "code"))
-	fake.Advance(time.Hour) // later than the time that a run leaves to the next
-	fake.Deliver(r.postTo(t, "code"))
-	fake.Advance(time.Minute)
-	if wrong := r.differingFromGitHub(t, fake); len(wrong) == 0 {
-		t.Fatal("the mirror is complete already, so the test shows nothing")
-	}
-	run := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Events})
-	c := run.Counts
-	if run.Status != runs.Done || c[reconcile.Missing] == 0 || c[reconcile.Undelivered] == 0 ||
-		c[reconcile.Undelivered] >= c[reconcile.Missing] ||
-		c[reconcile.Processed] != c[reconcile.Missing]+c[reconcile.Present] || c[reconcile.Conflicting] != 0 {
-		t.Errorf("%s with %v: %s", run.Status, c, run.Detail)
-	}
-	r.waitUntilNoneDiffer(t, func() []providerObject { return r.differingFromGitHub(t, fake) })
-	if again := r.runReconciliation(t, reconcile.Params{Scope: reconcile.Events}); again.Status != runs.Done ||
-		again.Counts[reconcile.Missing] != 0 || again.Counts[reconcile.Processed] == 0 {
-		t.Errorf("again: %s with %v: %s", again.Status, again.Counts, again.Detail)
-	}
-}
-
-// differingFromGitHub returns the objects whose mirrored state differs. It ignores changes without
-// a version, and fields that only webhooks or only the API have.
-func (r *reloading) differingFromGitHub(t *testing.T, fake *githubfake.Fake) []providerObject {
-	t.Helper()
-	var all []providerObject
-	for _, o := range fake.CurrentObjects() {
-		all = append(all, providerObject{kind: o.Type, id: o.ID, body: o.Body})
-	}
-	return r.differing(t, all,
-		canonical.Options{DropNull: true, Without: []string{"closed_by", "delete_branch_on_merge", "mergeable",
-			"mergeable_state", "network_count", "permissions", "short_description_html", "squash_merge_commit_title"}},
-		false)
-}
-
 // GitHub's objects are not read by id. A late event nevertheless requests a refetch, except for
 // types that the API cannot read.
 func TestProcessor_lateGitHubEvent_requestsRefetch(t *testing.T) {
@@ -112,30 +66,6 @@ func startShop(t *testing.T, fake *shopifyfake.Fake) *reloading {
 	return startReading(t, fmt.Sprintf("  shop:\n    provider: shopify\n    account: %s\n    secrets: [{name: s, "+
 		"value: %s}]\n    api: {base_url: %s, key: {value: %s}, rate: 500, concurrency: 8}\n",
 		shopifyfake.Shop, shopifyfake.Secret, fake.URL, shopifyfake.Key))
-}
-
-// A shop loses half of its webhooks, sends none for some changes, and its REST API has another
-// format. Each refetched object equals the shop's.
-func TestRefetch_shopWithLostWebhooks_restoresObjects(t *testing.T) {
-	t.Parallel()
-	fake := shopifyfake.New(t, shopifyfake.Options{Seed: 7, Running: true, Start: time.Now(), WithoutWebhook: 10,
-		Objects:  4,
-		Webhooks: shopifyfake.Webhooks{Lost: 50, Shuffled: 30},
-		Faults:   shopifyfake.Faults{Throttled: 3, ServerError: 3}})
-	r := startShop(t, fake)
-	fake.RunSteps(100)
-	for range 8 {
-		fake.Create("refund")
-	}
-	r.deliver(t, fake)
-	wrong := r.differingFromShop(t, fake)
-	if len(wrong) < 5 || !slices.ContainsFunc(wrong, func(o providerObject) bool { return o.kind == "refund" }) {
-		t.Fatalf("%d objects differ: too few for this test", len(wrong))
-	}
-	for _, o := range wrong {
-		r.mustReconcile(t, reconcile.Params{Scope: reconcile.Object, Type: o.kind, ID: o.id})
-	}
-	r.waitUntilEqualShop(t, fake)
 }
 
 // deliver sends due webhooks to the source and waits until they are applied.

@@ -86,8 +86,8 @@ func TestReconcile_otherAPIVersion_isDuplicate(t *testing.T) {
 		status, _ := r.post(t, "shop", d)
 		return status == http.StatusOK
 	})
-	r.wantRows(t, int(events), `events WHERE event_type <> $1`, provider.RefetchType)
-	if r.wantRows(t, 0, `event_conflicts`); late == 0 {
+	r.db.WantRows(t, int(events), `events WHERE event_type <> $1`, provider.RefetchType)
+	if r.db.WantRows(t, 0, `event_conflicts`); late == 0 {
 		t.Error("no delivery came late")
 	}
 }
@@ -172,9 +172,7 @@ func (r *reloading) runReconciliation(t *testing.T, o reconcile.Params) (run *ru
 	operator := r.db.Role(t, "operator")
 	o.Source = 1
 	id, err := runs.Create(t.Context(), operator, runs.Request{Job: reconcile.Job, Params: o, Actor: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	testkit.Eventually(t, 5*time.Minute, func() error { // a scan of all types is long on a busy machine
 		run, err = runs.Show(t.Context(), operator, id)
 		if err == nil && !run.Status.Ended() {
@@ -231,9 +229,7 @@ func TestRefetch_describedAPI_fetchesIDOnlyEvents(t *testing.T) {
 	}
 	for _, body := range fake.Events() {
 		d, err := e.Provider.Sign(e.Source, provider.Sample{Body: body}, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if status, answer := r.post(t, "things", d); status != http.StatusOK {
 			t.Fatalf("%d %s", status, answer)
 		}

@@ -106,12 +106,8 @@ func (r *reloading) write(t *testing.T, sources string) {
 // replace writes a file atomically.
 func replace(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path+".next", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".next", path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(path+".next", []byte(text), 0o600))
+	testkit.Must(t, os.Rename(path+".next", path))
 }
 
 // secretOf returns the value of a secret by its name.
@@ -160,6 +156,16 @@ func (r *reloading) reloaded(t *testing.T, result string, n int) {
 	})
 }
 
+// logs fails unless the log contains all the texts.
+func (r *reloading) logs(t *testing.T, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if log := r.log.String(); !strings.Contains(log, text) {
+			t.Errorf("the log does not say %q:\n%s", text, log)
+		}
+	}
+}
+
 var numbered atomic.Int64
 
 // delivery returns a new delivery, signed with a secret.
@@ -169,9 +175,7 @@ func delivery(t *testing.T, secret string) *provider.Delivery {
 		`"data":{"object":{"id":"cus_1","object":"customer"}}}`, numbered.Add(1), time.Now().Unix())
 	d, err := stripe.Stripe{}.Sign(&provider.Source{Secrets: []provider.Secret{{Name: secret,
 		Value: []byte(secretOf(secret))}}}, provider.Sample{Body: []byte(body)}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return d
 }
 
@@ -273,7 +277,7 @@ func TestReload_underLoad_rejectsNoDelivery(t *testing.T) {
 	}
 	end()
 	t.Logf("%d deliveries during %d reloads", r.sent.Load(), r.reloads(t, "ok"))
-	r.wantRows(t, int(r.sent.Load()), `events e JOIN sources s ON s.number = e.source
+	r.db.WantRows(t, int(r.sent.Load()), `events e JOIN sources s ON s.number = e.source
 		WHERE s.name IN ('rotating', 'steady')`)
 }
 
@@ -344,12 +348,7 @@ func TestReload_changedFiles_areApplied(t *testing.T) {
 	r.write(t, inFile+source("b", "other"))
 	r.reloaded(t, "ok", 2)
 	r.answers(t, "b", "other", 200)
-	if want := "changed settings that need a restart: ingest.deadline"; !strings.Contains(r.log.String(), want) {
-		t.Errorf("the log does not say %q:\n%s", want, r.log)
-	}
-	if want := "sources=2 added=b"; !strings.Contains(r.log.String(), want) {
-		t.Errorf("the log does not say %q:\n%s", want, r.log)
-	}
+	r.logs(t, "changed settings that need a restart: ingest.deadline", "sources=2 added=b")
 	if n := r.reads.Load(); n != 3 {
 		t.Errorf("the configuration was loaded %d times, want once and for each of two changes", n)
 	}
@@ -389,9 +388,9 @@ func TestReload_databaseUnavailable_retries(t *testing.T) {
 }
 
 // applied waits until each event has an outcome.
-func (r *reloading) applied(t *testing.T) {
+func (b *testBundle) applied(t *testing.T) {
 	t.Helper()
-	r.waitRows(t, 0, `events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`)
+	b.waitRows(t, 0, `events e WHERE NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id)`)
 }
 
 // A processor without a section api opens no connection for it. The first section that a reload
@@ -400,7 +399,8 @@ func TestReload_firstSourceWithAPI_isReconciledWithoutARestart(t *testing.T) {
 	t.Parallel()
 	fake := stripefake.New(t, stripefake.Options{Seed: 21, Running: true, Start: time.Now().Add(-time.Minute)})
 	r := startReading(t, shop)
-	r.wantRows(t, 0, `pg_stat_activity WHERE datname = current_database() AND application_name = 'postern_reconcile'`)
+	r.db.WantRows(t, 0, `pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'postern_reconcile'`)
 	order := reconcile.Params{Source: 1, Scope: reconcile.Events}
 	if err := reconcile.CheckReadable(t.Context(), r.db.Role(t, "operator"), &order); !errors.Is(err,
 		events.ErrInvalid) {
@@ -444,9 +444,7 @@ func TestReload_firstSourceWithAPIAndALoginThatMayNotAppend_fails(t *testing.T) 
 		}
 	})
 	u, err := url.Parse(r.db.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	q := u.Query()
 	q.Set("user", login)
 	u.RawQuery = q.Encode()
@@ -454,12 +452,8 @@ func TestReload_firstSourceWithAPIAndALoginThatMayNotAppend_fails(t *testing.T) 
 	r.begin(t, shop, app.Options{Processor: true, AdminListen: "127.0.0.1:0"})
 	r.write(t, shop+"    api: {base_url: 'http://127.0.0.1:1', key: {value: sk_test_first}}\n")
 	r.reload(t, "failed")
-	for _, want := range []string{"which requires that this process can append to the log", "GRANT postern_gateway TO",
-		"the old sources stay in use"} {
-		if log := r.log.String(); !strings.Contains(log, want) {
-			t.Errorf("the log does not say %q:\n%s", want, log)
-		}
-	}
+	r.logs(t, "which requires that this process can append to the log", "GRANT postern_gateway TO",
+		"the old sources stay in use")
 	r.db.Exec(t, "GRANT postern_gateway TO "+login)
 	r.reload(t, "ok")
 }

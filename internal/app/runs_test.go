@@ -44,14 +44,10 @@ func (b *testBundle) waitSchedule(t *testing.T, name string,
 func (b *testBundle) runEnds(t *testing.T, want int) (ends map[string]map[string]any) {
 	t.Helper()
 	nc, err := nats.Connect(b.nats.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer nc.Close()
 	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	testkit.Eventually(t, time.Minute, func() error {
 		s, err := js.Stream(t.Context(), stream.RunsStream)
 		if err != nil {
@@ -181,9 +177,7 @@ func TestCheckSchedules_invalidSchedules_areReported(t *testing.T) {
 		text, want := c[0], c[1]
 		cfg, err := config.Parse([]byte("database: {url: postgres://x}\nschedules:\n  x: "+text+"\n"),
 			func(string) string { return "" })
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		err = app.CheckSchedules(cfg)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
@@ -254,7 +248,7 @@ effects:
 func (r *reloading) waitEffects(t *testing.T, want int) {
 	t.Helper()
 	r.waitRows(t, want, `effects WHERE state = 'done'`)
-	r.wantRows(t, want, `effects`)
+	r.db.WantRows(t, want, `effects`)
 }
 
 // withRule replaces the configuration by one with a rule, which a reload loads.
@@ -300,7 +294,7 @@ func TestEffects_changesAndSchedules_executeOnceAndAlert(t *testing.T) {
 		}
 		return nil
 	})
-	r.wantRows(t, 0, `effect_steps WHERE request::text LIKE '%key-of-mail%'`)
+	r.db.WantRows(t, 0, `effect_steps WHERE request::text LIKE '%key-of-mail%'`)
 
 	scheduled := `schedule: {cron: "0 0 * * *"}`
 	r.withRule(t, strings.Replace(paidRule(other.URL, 3), `when: new.status == "paid"`, scheduled, 1))

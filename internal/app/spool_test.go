@@ -33,6 +33,16 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
+// spooled fails unless delivery n is acknowledged and in the spool.
+func (b *testBundle) spooled(t *testing.T, n int) error {
+	t.Helper()
+	status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", n, time.Now()))
+	if status != http.StatusOK || !strings.Contains(string(body), `"spooled":true`) {
+		return fmt.Errorf("%d %s", status, body)
+	}
+	return nil
+}
+
 // A gateway with a spool starts while PostgreSQL is unavailable, acknowledges deliveries, is ready,
 // and appends its spool once PostgreSQL is available.
 func TestGateway_startsWithoutPostgreSQL_usesSpool(t *testing.T) {
@@ -43,10 +53,7 @@ func TestGateway_startsWithoutPostgreSQL_usesSpool(t *testing.T) {
 	proxy.Cut()
 	b.app = b.start(t, app.Options{Gateway: true})
 	for n := range 3 {
-		if status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", n+1,
-			time.Now())); status != 200 || !strings.Contains(string(body), `"spooled":true`) {
-			t.Errorf("%d %s", status, body)
-		}
+		testkit.Must(t, b.spooled(t, n+1))
 	}
 	proxy.Restore()
 	b.waitRows(t, 3, `events`)
@@ -65,9 +72,7 @@ func TestGateway_postgreSQLFailsDuringStart_usesSpool(t *testing.T) {
 	b := configured(t, nil)
 	proxy := testkit.Proxy(t, b.db.URL)
 	natsPort, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	cut := make(chan struct{})
 	var once sync.Once
 	go func() { // the gateway connects to JetStream after PostgreSQL, which then fails
@@ -85,28 +90,9 @@ func TestGateway_postgreSQLFailsDuringStart_usesSpool(t *testing.T) {
 		settings.URL("nats://"+natsPort.Addr().String()), t.TempDir()
 	b.app = b.start(t, app.Options{Gateway: true})
 	<-cut
-	testkit.Eventually(t, time.Minute, func() error {
-		if status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", 1, time.Now())); status != 200 ||
-			!strings.Contains(string(body), `"spooled":true`) {
-			return fmt.Errorf("%d %s", status, body)
-		}
-		return nil
-	})
+	testkit.Eventually(t, time.Minute, func() error { return b.spooled(t, 1) })
 	proxy.Restore()
 	b.waitRows(t, 1, `events`)
-}
-
-// A gateway without a spool does not start if it can store nothing.
-func TestGateway_noSpoolAndNoPostgreSQL_doesNotStart(t *testing.T) {
-	t.Parallel()
-	b := configured(t, nil)
-	proxy := testkit.Proxy(t, b.db.URL)
-	b.cfg.Database.URL = settings.URL(proxy.URL)
-	proxy.Cut()
-	if _, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler),
-		Gateway: true}); err == nil {
-		t.Error("it started")
-	}
 }
 
 // Settings that reduce guarantees are reported at each start, in the log and in the metrics.
@@ -148,9 +134,7 @@ func TestLocal_spool_onlyInDurableFolder(t *testing.T) {
 				"whsec_secret_of_a_test}]}}")
 			o.Config.Ingest.Spool.UnsafeDir = unsafe
 			dir, err := os.MkdirTemp("/tmp", "postern")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			t.Cleanup(func() {
 				if err := os.RemoveAll(dir); err != nil {
 					t.Error(err)
@@ -176,9 +160,7 @@ func TestMetrics_quarantinedSpoolFiles_areCountedUntilRemoved(t *testing.T) {
 	for _, name := range []string{"00000000000000000001.spool.damaged", "1-aa.quarantined", "2-bb.quarantined"} {
 		file := filepath.Join(b.cfg.Ingest.Spool.Dir, name)
 		files = append(files, file)
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.WriteFile(file, nil, 0o600))
 	}
 	a := b.start(t, app.Options{Gateway: true})
 	for metric, n := range want {
@@ -187,9 +169,7 @@ func TestMetrics_quarantinedSpoolFiles_areCountedUntilRemoved(t *testing.T) {
 		}
 	}
 	for _, file := range files {
-		if err := os.Remove(file); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, os.Remove(file))
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		for metric := range want {
@@ -214,9 +194,7 @@ func TestServe_startsWithoutPostgreSQL_completesLater(t *testing.T) {
 	dir := t.TempDir()
 	l, err := app.NewLocal(t.Context(), app.LocalOptions{Config: b.cfg, Logger: slog.New(slog.DiscardHandler), Dir: dir,
 		Tune: patient})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	b.app = l.App
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -228,16 +206,11 @@ func TestServe_startsWithoutPostgreSQL_completesLater(t *testing.T) {
 		}
 	})
 	for n := range 3 {
-		if status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", n+1,
-			time.Now())); status != 200 || !strings.Contains(string(body), `"spooled":true`) {
-			t.Errorf("%d %s", status, body)
-		}
+		testkit.Must(t, b.spooled(t, n+1))
 	}
 	proxy.Restore()
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: b.db.URL, MaxConns: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(pool.Close)
 	testkit.Eventually(t, time.Minute, func() error {
 		var n int
@@ -256,26 +229,15 @@ func TestServe_startsWithoutPostgreSQL_completesLater(t *testing.T) {
 func checkInstanceFile(t *testing.T, dir, database string) {
 	t.Helper()
 	in, err := config.ReadInstance(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if id, err := postgres.Identity(t.Context(), database); err != nil || id == "" || in.DatabaseID != id {
 		t.Errorf("the file names the database %q, and it is %q: %v", in.DatabaseID, id, err)
 	}
 	for _, address := range []string{in.IngestURL, in.AdminURL} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/healthz", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		res := get(t, address+"/healthz", "")
+		_ = res.Body.Close()
 		if got := res.Header.Get(config.InstanceHeader); in.ID == "" || got != in.ID {
 			t.Errorf("%s answers as %q, and the file names %q", address, got, in.ID)
-		}
-		if err := res.Body.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 }
@@ -339,15 +301,11 @@ func (m *stalledPostgres) close() {
 func (m *stalledPostgres) pool(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig("postgres://postern@mute/postern?sslmode=disable")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	cfg.MaxConns, cfg.ConnConfig.DialFunc = 16, m.dial
 	cfg.ConnConfig.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"127.0.0.1"}, nil }
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return pool
 }
 
@@ -375,14 +333,10 @@ func checkSpooling(t *testing.T, dir string, store *stalledPostgres) {
 	b.cfg.Sources, b.cfg.Ingest.Spool.Dir = config.DemoSources(), dir
 	b.cfg.Ingest.Writers = 1 // writers wait for a mutex, and the simulated clock stops for that
 	disk, err := spool.OpenFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	log := slog.New(slog.DiscardHandler)
 	deliverySpool, err := spool.Open(disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 1 << 20, Logger: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	pool := store.pool(t)
 	defer pool.Close()
 	server, err := ingest.New(ingest.Options{Pool: pool,
@@ -391,9 +345,7 @@ func checkSpooling(t *testing.T, dir string, store *stalledPostgres) {
 		Spool:     deliverySpool, SpoolName: "name", SpoolLocation: dir,
 		Settings: app.NewTuning(b.cfg).Ingest, Logger: log,
 		Metrics: prometheus.NewRegistry(), Now: time.Now})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()

@@ -94,18 +94,12 @@ func TestGateway_maxConnections_nextOneWaits(t *testing.T) {
 	}
 	waiting := b.dial(t)
 	answers := bufio.NewReader(waiting)
-	if err := waiting.SetDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, waiting.SetDeadline(time.Now().Add(500*time.Millisecond)))
 	if status, err := health(waiting, answers); !os.IsTimeout(err) {
 		t.Errorf("a connection beyond the limit is served: %d, %v", status, err)
 	}
-	if err := waiting.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if err := open[0].Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, waiting.SetDeadline(time.Now().Add(30*time.Second)))
+	testkit.Must(t, open[0].Close())
 	res, err := http.ReadResponse(answers, nil)
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("the connection that waited is not served: %v", err)
@@ -123,9 +117,7 @@ func TestStop_gateway_drainsFirst(t *testing.T) {
 	b.cfg.Ingest.DrainDelay = 10 * time.Second
 	gateway, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler),
 		Gateway: true, Tune: patient})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	b.app = gateway
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -184,9 +176,7 @@ func TestDaemon_stoppedBeforeReady_exitsWithoutError(t *testing.T) {
 	text := fmt.Sprintf("database: {url: %q}\nnats: {url: 'nats://127.0.0.1:1'}\nadmin: {listen: "+
 		"'127.0.0.1:0'}\nsources: {stripe: {provider: stripe, secrets: [{name: n, value: whsec_secret_of_a_test}]}}\n",
 		proxy.URL)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	run := func(ctx context.Context) error {
 		return app.LoadAndRun(ctx, app.Options{Processor: true, AdminListen: "127.0.0.1:0",
 			Loader: config.NewLoader(file, config.ForProcessor, nil)}, io.Discard)
@@ -321,9 +311,7 @@ destinations:
 effects:
   follow: {source: stripe, type: invoice, key: "follow:{{ object.id }}", steps: [{name: tell, to: sink, path: "/tell"}]}
 `, other.URL), func(string) string { return "" })
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			b.cfg.Destinations, b.cfg.Effects = with.Destinations, with.Effects
 			gateway := b.start(t, app.Options{Gateway: true})
 			postgres, _ := b.startWithProxies(t, app.Options{Processor: true})
@@ -355,9 +343,7 @@ func (b *testBundle) holdCommits(t *testing.T) (release func()) {
 		CREATE CONSTRAINT TRIGGER wait AFTER INSERT OR UPDATE ON objects DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
 			EXECUTE FUNCTION wait()`)
 	conn, err := b.db.Pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	exec := func(statement string) {
 		if _, err := conn.Exec(context.Background(), statement); err != nil {
 			t.Error(err)

@@ -77,10 +77,8 @@ func TestDescribedAPI_variables_becomeReader(t *testing.T) {
 	}
 	for variable, want := range map[string]string{a + "MISSING_STATUSES=gone": "is not a whole number",
 		a + "OBJECTS_ORDER_LIST_QUERY=since": "is not name=value"} {
-		if _, err := config.Parse([]byte(declaredSource("hmac", "scheme: {header: X-S}")),
-			environment(a+"OBJECTS=order", variable)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", variable, err)
-		}
+		checkRejectedBy(t, declaredSource("hmac", "scheme: {header: X-S}"), []string{a + "OBJECTS=order", variable},
+			want)
 	}
 }
 

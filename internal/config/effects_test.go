@@ -56,10 +56,16 @@ func checkMistakes(t *testing.T, base string, rows map[string]struct{ old, new, 
 // secret.
 func checkRejected(t *testing.T, text string, words ...string) {
 	t.Helper()
-	_, err := config.Parse([]byte(text), environment())
+	checkRejectedBy(t, text, nil, words...)
+}
+
+// checkRejectedBy is checkRejected with variables NAME=value.
+func checkRejectedBy(t *testing.T, text string, variables []string, words ...string) {
+	t.Helper()
+	_, err := config.Parse([]byte(text), environment(variables...))
 	for _, want := range words {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s:\n%v, want %q and no secret", text, err, want)
+			t.Errorf("%s %q:\n%v, want %q and no secret", text, variables, err, want)
 		}
 	}
 }
@@ -186,27 +192,9 @@ func TestEffects_wrongSettings_areReported(t *testing.T) {
 	})
 }
 
-// A destination that gets no key needs a check, or a step key in the request, or a step with once.
-func TestEffects_destinationWithoutKeyHeader_needsStepKey(t *testing.T) {
-	t.Parallel()
-	none := strings.Replace(anEffect, "    key: {value: key-of-mail}", "    idempotency_header: none", 1)
-	const check = `        check: {path: "/messages?key={{ step_key }}", done: answer.status == 200}` + "\n"
-	for text, ok := range map[string]bool{
-		none:                                true,
-		strings.Replace(none, check, "", 1): false,
-		strings.Replace(none, check, "        method: PUT\n", 1):                                         true,
-		strings.Replace(none, check, "        headers: {X-Ref: \"{{ step_key }}\"}\n", 1):                true,
-		strings.Replace(none, check, "        at_most_once: true\n        operator_resolves: true\n", 1): true,
-	} {
-		if _, err := parseEffects(text); (err == nil) != ok || err != nil &&
-			!strings.Contains(err.Error(), "gets no key") {
-			t.Errorf("%v, want it accepted: %t", err, ok)
-		}
-	}
-}
-
-// Only the unchanged step key can resolve a lost response. Without another way, a changed key is
-// reported where it is written.
+// A destination that gets no key needs a check, or a step key in the request, or a step that is not
+// repeated. Only the unchanged step key can resolve a lost response. Without another way, a changed
+// key is reported where it is written.
 func TestEffects_stepKey_mustBeSentUnchanged(t *testing.T) {
 	t.Parallel()
 	const check = `        check: {path: "/messages?key={{ step_key }}", done: answer.status == 200}` + "\n"
@@ -230,7 +218,9 @@ func TestEffects_stepKey_mustBeSentUnchanged(t *testing.T) {
 			"line 18: effects.receipt.steps.0.path: changes the step's key"},
 		{in("        capture:", "        headers: {x-Ref: \"{{ step_key[:8] }}\"}\n        capture:"),
 			"line 20: effects.receipt.steps.0.headers.x-Ref: changes the step's key"},
+		{bare, "effects.receipt.steps.0.to: destination mail gets no key (idempotency_header"},
 		{in(ref, `"step_key"`), "effects.receipt.steps.0.to: destination mail gets no key (idempotency_header"},
+		{in("        capture:", "        headers: {X-Ref: \"{{ step_key }}\"}\n        capture:"), ""},
 		// the step has a check
 		{strings.Replace(none, ref, `"{{ step_key[8:] }}"`, 1), ""},
 		// the header contains the key

@@ -260,17 +260,18 @@ func TestParse_databaseURL_needsScheme(t *testing.T) {
 		"postgres:///d?host=/run": true, "host=h dbname=d": true,
 		"localhost/postern": false, "localhost:5432/postern?sslmode=disable": false, "mysql://h/d": false,
 		"u:s3cret@h/d": false} {
-		for _, setting := range []string{"url", "maintenance_url"} {
-			text := "database:\n  url: postgres://x/y\n  maintenance_url: '" + url + "'\n"
-			if setting == "url" {
-				text = "database:\n  url: '" + url + "'\n"
-			}
-			_, err := config.Parse([]byte(text), environment())
-			if ok != (err == nil) || err != nil && (!strings.Contains(err.Error(),
-				"database."+setting+": is not an address of PostgreSQL: it begins with postgres://") ||
-				strings.Contains(err.Error(), "s3cret")) {
-				t.Errorf("%s %s: %v", setting, url, err)
+		for setting, text := range databasesAt(url) {
+			if ok {
+				parse(t, text)
+			} else {
+				checkRejected(t, text, setting+": is not an address of PostgreSQL: it begins with postgres://")
 			}
 		}
 	}
+}
+
+// databasesAt returns configurations with an address of PostgreSQL, by the setting that has it.
+func databasesAt(url string) map[string]string {
+	return map[string]string{"database.url": "database:\n  url: '" + url + "'\n",
+		"database.maintenance_url": "database:\n  url: postgres://x/y\n  maintenance_url: '" + url + "'\n"}
 }

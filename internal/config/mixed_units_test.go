@@ -2,7 +2,6 @@ package config_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -121,37 +120,27 @@ func TestMixedUnits_anyOrder_neverSilentlyWrong(t *testing.T) {
 
 func TestVersionUnits_typesReadFromSeveralFields_areCut(t *testing.T) {
 	t.Parallel()
-	tests := map[string]struct {
-		objects string
-		want    string
-	}{
-		"one field": {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: " +
-			"'json:at'}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:at'}}", "map[]"},
-		"two fields": {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: " +
-			"'json:at'}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:s.at'}}",
-			"map[x:true]"},
-		"two fields of two types": {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: " +
-			"'json:at'}}\n- {events: [b], type: y, id: '{json:id}', state: s, version: {from: 'json:s.at'}}", "map[]"},
-		"types in the body": {"- {events: [a], type: '{json:t}', id: '{json:id}', state: s, version: {from: " +
-			"'json:at'}}\n- {events: [b], type: '{json:t}', id: '{json:id}', state: s, version: {from: 'json:s.at'}}",
-			"map[*:true]"},
-		"integers": {"- {events: [a], type: x, id: '{json:id}', state: s, version: {from: 'json:n', " +
-			"unit: integer}}\n- {events: [b], type: x, id: '{json:id}', state: s, version: {from: 'json:s.n', unit: " +
-			"integer}}", "map[]"},
-	}
-	for name, tt := range tests {
-		c, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  a:\n    provider: hmac\n    "+
-			"secrets: [{name: a, value: a-secret-of-the-shop}]\n"+
-			"    scheme: {header: X-S, message: '{body}'}\n    events: {type: '{json:type}'}\n    objects:\n      "+
-			strings.ReplaceAll(tt.objects, "\n", "\n      ")+"\n"), func(string) string {
-			return ""
-		})
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		if got := fmt.Sprint(c.Endpoints()[0].Source.WholeSeconds); got != tt.want {
-			t.Errorf("%s: %s, want %s", name, got, tt.want)
+	for name, tc := range map[string]struct{ typeA, versionA, typeB, versionB, want string }{
+		"one field":               {"x", "'json:at'", "x", "'json:at'", "map[]"},
+		"two fields":              {"x", "'json:at'", "x", "'json:s.at'", "map[x:true]"},
+		"two fields of two types": {"x", "'json:at'", "y", "'json:s.at'", "map[]"},
+		"types in the body":       {"'{json:t}'", "'json:at'", "'{json:t}'", "'json:s.at'", "map[*:true]"},
+		"integers":                {"x", "'json:n', unit: integer", "x", "'json:s.n', unit: integer", "map[]"},
+	} {
+		c := parse(t, fmt.Sprintf(`
+database: {url: postgres://x/y}
+sources:
+  a:
+    provider: hmac
+    secrets: [{name: a, value: a-secret-of-the-shop}]
+    scheme: {header: X-S, message: '{body}'}
+    events: {type: '{json:type}'}
+    objects:
+      - {events: [a], type: %s, id: '{json:id}', state: s, version: {from: %s}}
+      - {events: [b], type: %s, id: '{json:id}', state: s, version: {from: %s}}
+`, tc.typeA, tc.versionA, tc.typeB, tc.versionB))
+		if got := fmt.Sprint(c.Endpoints()[0].Source.WholeSeconds); got != tc.want {
+			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
 	}
 	if got := fmt.Sprint(mixedUnits(t).Source.WholeSeconds); got != "map[order:true]" {

@@ -141,10 +141,7 @@ func TestParse_problem_namesItsLine(t *testing.T) {
 		"POSTERN_SCHEDULES_A_TIME_ZONE=Local":        `POSTERN_SCHEDULES_A_TIME_ZONE: time zone "Local" differs`,
 		"POSTERN_SCHEDULES_A_PARAMETERS=source":      `POSTERN_SCHEDULES_A_PARAMETERS: "source" is not name=value`,
 	} {
-		_, err := config.Parse([]byte(schedule), environment(variable))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", variable, err, want)
-		}
+		checkRejectedBy(t, schedule, []string{variable}, want)
 	}
 }
 

@@ -91,12 +91,8 @@ func TestDatabaseURL_weakerDurability_isRejected(t *testing.T) {
 		"postgres://u@h/d?options=-c%20synchronous%5fcommit%3Doff", "host=h dbname=d synchronous_commit=off",
 		"postgres://u@h/d?options=-c%20default%5ftransaction_isolation%3Dserializable",
 	} {
-		for _, setting := range []string{"url", "maintenance_url"} {
-			text := fmt.Sprintf("database: {url: 'postgres://u@h/d', %s: '%s'}\n", setting, address)
-			if setting == "url" {
-				text = fmt.Sprintf("database: {url: '%s'}\n", address)
-			}
-			checkRejected(t, text, "database."+setting+": sets ")
+		for setting, text := range databasesAt(address) {
+			checkRejected(t, text, setting+": sets ")
 		}
 	}
 }

@@ -21,9 +21,7 @@ func TestExamine_localChecks_areReported(t *testing.T) {
 	write := func(t *testing.T, mode os.FileMode) string {
 		t.Helper()
 		path := filepath.Join(t.TempDir(), "secret")
-		if err := errors.Join(os.WriteFile(path, []byte("s"), 0o600), os.Chmod(path, mode)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, errors.Join(os.WriteFile(path, []byte("s"), 0o600), os.Chmod(path, mode)))
 		return path
 	}
 	secret := func(path string) map[string]*config.Source {
@@ -65,17 +63,13 @@ func TestExamine_localChecks_areReported(t *testing.T) {
 		"a spool in a file": {func(t *testing.T, c *config.Config) { c.Ingest.Spool.Dir = write(t, 0o600) },
 			"spool.folder", doctor.Error, "is not a folder"},
 		"a spool with a quarantined file": {func(t *testing.T, c *config.Config) {
-			if err := errors.Join(os.Mkdir(c.Ingest.Spool.Dir, 0o700),
-				os.WriteFile(filepath.Join(c.Ingest.Spool.Dir, "1.spool.damaged"), nil, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, errors.Join(os.Mkdir(c.Ingest.Spool.Dir, 0o700),
+				os.WriteFile(filepath.Join(c.Ingest.Spool.Dir, "1.spool.damaged"), nil, 0o600)))
 		}, "spool.files", doctor.Error, "1 file quarantined"},
 		"a damaged file in a folder with brackets": {func(t *testing.T, c *config.Config) {
 			c.Ingest.Spool.Dir = filepath.Join(t.TempDir(), "spool[1]")
 			file := filepath.Join(c.Ingest.Spool.Dir, "1.spool.damaged")
-			if err := errors.Join(os.Mkdir(c.Ingest.Spool.Dir, 0o700), os.WriteFile(file, nil, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, errors.Join(os.Mkdir(c.Ingest.Spool.Dir, 0o700), os.WriteFile(file, nil, 0o600)))
 		}, "spool.files", doctor.Error, "1 file quarantined"},
 		"a rule that never fires": {func(_ *testing.T, c *config.Config) {
 			c.Sources = map[string]*config.Source{"shop": {Provider: "stripe"}}

@@ -59,22 +59,16 @@ func TestExamine_streams_areCompared(t *testing.T) {
 			t.Parallel()
 			testServer := testkit.JetStream(t)
 			conn := connect(t, testServer.URL)
-			if err := conn.Ensure(t.Context(), stream.DefaultLimits); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, conn.Ensure(t.Context(), stream.DefaultLimits))
 			if c.change != nil {
 				nc, err := nats.Connect(testServer.URL)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 				defer nc.Close()
 				js, err := jetstream.New(nc)
 				if err == nil {
 					err = c.change(t, js)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(t, err)
 			}
 			r := doctor.Examine(t.Context(), doctor.Options{Conn: conn})
 			want(t, r, c.check, c.verdict, c.found)
@@ -105,9 +99,7 @@ func TestExamine_natsServer_isChecked(t *testing.T) {
 	t.Parallel()
 	small := testkit.JetStreamMaxPayload(t, 64<<10)
 	conn := connect(t, small.URL)
-	if err := conn.Ensure(t.Context(), stream.DefaultLimits); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, conn.Ensure(t.Context(), stream.DefaultLimits))
 	r := doctor.Examine(t.Context(),
 		doctor.Options{Conn: conn, Now: func() time.Time { return time.Now().Add(-10 * time.Second) }})
 	want(t, r, "nats.payload", doctor.Warn, "larger ones are read from the log")
@@ -161,9 +153,7 @@ func TestExamine_smallStorage_isReported(t *testing.T) {
 		StoreDir: t.TempDir(), JetStreamMaxMemory: 1 << 20, JetStreamMaxStore: 1 << 30,
 		Accounts: []*server.Account{tenant},
 		Users:    []*server.User{{Username: "postern", Password: "secret", Account: tenant}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	ns.Start()
 	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
 	if !ns.ReadyForConnections(time.Minute) {
@@ -173,13 +163,9 @@ func TestExamine_smallStorage_isReported(t *testing.T) {
 		err = tenant.EnableJetStream(map[string]server.JetStreamAccountLimits{"": {MaxMemory: 1 << 20,
 			MaxStore: 1 << 28, MaxStreams: -1, MaxConsumers: -1}}, nil)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	conn := connect(t, strings.Replace(ns.ClientURL(), "nats://", "nats://postern:secret@", 1))
-	if err := conn.AwaitConnection(t.Context(), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, conn.AwaitConnection(t.Context(), time.Minute))
 	want(t, doctor.Examine(t.Context(), doctor.Options{Conn: conn}), "nats.disk", doctor.Warn,
 		"0 MiB of 256 MiB for streams")
 }

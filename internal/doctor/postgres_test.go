@@ -57,9 +57,7 @@ func TestExamine_unsafeSettings_areReported(t *testing.T) {
 	exec(t, owner, `SELECT pg_create_physical_replication_slot('gone', true)`)
 	want(t, examine(), "postgres.slots", doctor.Warn, "slot gone, unused, retains")
 	weak, err := pgxpool.New(t.Context(), url+"&search_path=postern&synchronous_commit=off")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer weak.Close()
 	want(t, doctor.Examine(t.Context(), doctor.Options{Pool: weak}), "postgres.synchronous_commit", doctor.Error, "off")
 }
@@ -227,14 +225,10 @@ func TestExamine_simulatedStates_areReported(t *testing.T) {
 				exec(t, db.Pool, sql)
 			}
 			cfg, err := pgxpool.ParseConfig(db.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			cfg.ConnConfig.RuntimeParams["search_path"] = "fake, pg_catalog, postern"
 			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, err)
 			defer pool.Close()
 			want(t, doctor.Examine(t.Context(), doctor.Options{Pool: pool}), c.check, c.verdict, c.found)
 		})

@@ -35,9 +35,7 @@ func configured(t *testing.T) *config.Config {
 // and a republisher.
 func prepare(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
-	if err := events.EnsurePartitions(t.Context(), pool, 8*24*time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, events.EnsurePartitions(t.Context(), pool, 8*24*time.Hour))
 	exec(t, pool, `INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
 		VALUES ('republisher', 0, 0, 'some/1', now() + interval '1 h', now())`)
 }
@@ -53,18 +51,14 @@ func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 func cluster(t *testing.T, settings map[string]string) (owner *pgxpool.Pool, url string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "postern-doctor-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // the server may run as another account
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	pg, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: filepath.Join(dir, "cluster"),
 		Settings: settings})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		if err := pg.Stop(t.Context()); err != nil {
 			t.Error(err)
@@ -81,9 +75,7 @@ func cluster(t *testing.T, settings map[string]string) (owner *pgxpool.Pool, url
 func open(t *testing.T, url, role string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: url, Role: role, MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -91,9 +83,7 @@ func open(t *testing.T, url, role string) *pgxpool.Pool {
 func connect(t *testing.T, url string) *stream.Conn {
 	t.Helper()
 	conn, err := stream.Connect(stream.Options{URL: url, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	t.Cleanup(conn.Close)
 	return conn
 }
