@@ -135,12 +135,9 @@ func TestDrift_showAndReport(t *testing.T) {
 		"")
 	b.want(t, "drift show", 0, "events", "")
 	scanned := b.run(t, "reconcile", "stripe", "--type", "thing")
-	scanned.want(t, 0, heads+"thing  done   -              3        1      1        1             0             0"+
-		"                0           0        2         0\n", "")
-	scanned.want(t, 0, "postern drift report 4.", "")
-	scanned.want(t, 0, "run 4 done: 3 objects", "")
-	scanned.want(t, 0, "differed by up to 3 seconds", "")
-	scanned.want(t, 0, "3 processed, 1 equal, 1 missing, 1 mirror older, 2 repaired", "")
+	scanned.contains(t, heads+"thing  done   -              3        1      1        1             0             0"+
+		"                0           0        2         0\n", "postern drift report 4.", "run 4 done: 3 objects",
+		"differed by up to 3 seconds", "3 processed, 1 equal, 1 missing, 1 mirror older, 2 repaired")
 	b.want(t, "drift show", 0, "type thing  1970-01-01T00:00:00.000000Z", "")
 	report := b.want(t, "drift report 4", 0, "\nthing obj_2: mirror_older, now repaired (event ", "")
 	report.want(t, 0, "):\n  state.a: 1 in the mirror, 2 at the provider\n", "")
@@ -156,9 +153,8 @@ func TestDrift_showAndReport(t *testing.T) {
 		`{"part": "o/s", "reason": "answered 422", "truncated": true}]'
 			WHERE run = 4`)
 	passed := b.run(t, "drift", "show", "--run", "4")
-	passed.want(t, 0, "\nthing: o/r was skipped: answered 404 (let the key read it, or remove it from the "+
-		"source's section api)\n", "")
-	passed.want(t, 0, "\nthing: o/s was not listed to its end: answered 422 (", "")
+	passed.contains(t, "\nthing: o/r was skipped: answered 404 (let the key read it, or remove it from the "+
+		"source's section api)\n", "\nthing: o/s was not listed to its end: answered 422 (")
 	b.want(t, "drift show --run 4 -o json", 0, `"skipped_parts": [`, "")
 	b.db.Exec(t, `INSERT INTO object_scans (run, source, account, object_type, phase, started_at, updated_at)
 		SELECT 4, number, '',

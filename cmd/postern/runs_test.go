@@ -212,8 +212,7 @@ func TestRetry_previewConfirmAndCreate(t *testing.T) {
 	// still gets that run.
 	exec(`UPDATE outcomes SET status = 'applied' WHERE event_id = $1`, id)
 	again := b.run(t, "retry", "evt_1", "--yes", "--no-wait", "--idempotency-key", "k")
-	again.want(t, 0, "No failed or dead events are selected.", "")
-	again.want(t, 0, "Run 2 was created with this key before", "")
+	again.contains(t, "No failed or dead events are selected.", "Run 2 was created with this key before")
 	exec(`UPDATE runs SET status = 'failed', ended_at = now(), detail = 'the first failure' WHERE run = 2`)
 	b.want(t, "retry evt_1 --yes --idempotency-key k", 1, "Run 2 was created", "the first failure")
 	b.want(t, "retry evt_2 --yes --idempotency-key k", 2, "No failed or dead",
