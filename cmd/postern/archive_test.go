@@ -101,13 +101,7 @@ func TestImport_loginWithoutAppendRight_fails(t *testing.T) {
 func TestImport_providerFiles_appendsEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		testkit.Must(t, os.WriteFile(path, []byte(text), 0o600))
-		return path
-	}
-	cfg := write("postern.yaml", `
+	cfg := writeFile(t, "postern.yaml", `
 sources:
   orders:
     provider: hmac
@@ -115,7 +109,7 @@ sources:
     scheme: {header: X-Sig}
     events: {key: '{json:id}', type: '{json:type}'}
 `)
-	events := write("orders.ndjson",
+	events := writeFile(t, "orders.ndjson",
 		"{\"id\":\"o1\",\"type\":\"order.made\"}\n{\"id\":\"o2\",\"type\":\"order.made\"}\n")
 	b.run(t, "--config", cfg, "import", events).want(t, 1, "", "name it with --source")
 	b.run(t, "--config", cfg, "import", events, "--source", "stripe").want(t, 1, "", "add it to the configuration")
@@ -125,15 +119,15 @@ sources:
 		&listed); err != nil || len(listed) != 2 {
 		t.Errorf("%v, %v", listed, err)
 	}
-	wrong := write("wrong.yaml", "sources: {orders: {provider: nobody, secrets: [{name: a, env: X}]}}\n")
+	wrong := writeFile(t, "wrong.yaml", "sources: {orders: {provider: nobody, secrets: [{name: a, env: X}]}}\n")
 	b.run(t, "--config", wrong, "import", events, "--source", "orders").want(t, 1, "", "nobody")
 	// Without a configuration, the sources are the demo sources of the dev instance.
 	b.writeStripe(t)
-	page := write("page.ndjson", `{"id":"evt_9","object":"event","type":"customer.updated"}`)
+	page := writeFile(t, "page.ndjson", `{"id":"evt_9","object":"event","type":"customer.updated"}`)
 	b.run(t, "import", page, "--source", "stripe").want(t, 0, "new        1\n", "")
-	page = write("page.json", `{"object":"list","data":[],"has_more":true}`)
+	page = writeFile(t, "page.json", `{"object":"list","data":[],"has_more":true}`)
 	b.run(t, "import", page, "--source", "stripe").want(t, 1, "", "a page of an API")
-	page = write("page.ndjson", `{"events":[{"id":"evt_10"}]}`)
+	page = writeFile(t, "page.ndjson", `{"events":[{"id":"evt_10"}]}`)
 	b.run(t, "import", page, "--source", "stripe").want(t, 1, "bad        1: ", "page.ndjson:1: ")
 }
 

@@ -258,6 +258,10 @@ func TestEvents_listAndShow(t *testing.T) {
 	b.want(t, "outcomes failures", 0, "No event has failed or is dead.", "")
 	b.want(t, "conflicts list", 0, "evt_1", "")
 	b.want(t, "conflicts show 1", 0, `"other": true`, "")
+	b.append(t, "stripe", "same", `{}`)
+	b.append(t, "shop", "same", `{}`)
+	b.want(t, "events show same", 4, "", "2 events have the key same")
+	b.want(t, "events show same --source shop", 0, "shop", "")
 }
 
 // Not parallel: the environment belongs to the whole process.
@@ -285,15 +289,6 @@ func TestCommands_environmentVariable_namesDatabase(t *testing.T) {
 	}
 	t.Setenv("POSTERN_DATABSE_URL", b.db.URL)
 	b.want(t, "events list", 1, "", "POSTERN_DATABSE_URL: is not a setting; did you mean POSTERN_DATABASE_URL?")
-}
-
-func TestEventsShow_keyOfSeveralSources_needsSource(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.append(t, "stripe", "same", `{}`)
-	b.append(t, "shop", "same", `{}`)
-	b.want(t, "events show same", 4, "", "2 events have the key same")
-	b.want(t, "events show same --source shop", 0, "shop", "")
 }
 
 // The limit applies to all pages of the query together, and 0 means all.

@@ -19,11 +19,11 @@ import (
 )
 
 // startGitHub starts all parts with a source that uses the fake API.
-func startGitHub(t *testing.T, fake *githubfake.Fake, key, more string) *reloading {
+func startGitHub(t *testing.T, fake *githubfake.Fake) *reloading {
 	t.Helper()
 	return startReading(t, fmt.Sprintf("  code:\n    provider: github\n    secrets: [{name: s, value: %s}]\n    api: "+
-		"{base_url: %s, key: {value: %s}, rate: 500, hooks: [%s], repositories: [%s]%s}\n", githubfake.Secret, fake.URL,
-		key, strings.Join(fake.Hooks(), ", "), strings.Join(fake.Repositories(), ", "), more))
+		"{base_url: %s, key: {value: %s}, rate: 500, hooks: [%s], repositories: [%s]}\n", githubfake.Secret, fake.URL,
+		githubfake.Key, strings.Join(fake.Hooks(), ", "), strings.Join(fake.Repositories(), ", ")))
 }
 
 // GitHub's objects are not read by id. A late event nevertheless requests a refetch, except for
@@ -31,7 +31,7 @@ func startGitHub(t *testing.T, fake *githubfake.Fake, key, more string) *reloadi
 func TestProcessor_lateGitHubEvent_requestsRefetch(t *testing.T) {
 	t.Parallel()
 	fake := githubfake.New(t, githubfake.Options{Seed: 5, Running: true, Start: time.Now(), Objects: 12})
-	r := startGitHub(t, fake, githubfake.Key, "")
+	r := startGitHub(t, fake)
 	runSteps := func(n int) {
 		t.Helper()
 		fake.RunSteps(n)

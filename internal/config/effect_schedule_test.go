@@ -89,22 +89,17 @@ func TestEffectSchedule_wrongSettings_areReported(t *testing.T) {
 func TestEffectWarnings_overlappingWindows_areReported(t *testing.T) {
 	t.Parallel()
 	const schedule, key = `{cron: "0 9 * * 1", time_zone: Europe/Berlin}`, "summary:{{ new.id }}:{{ window.end }}"
-	for _, tc := range []struct {
-		schedule, key  string
-		effectWarnings int
-	}{
-		{schedule, key, 0},
-		{`{cron: "0 9 * * 1", window: 168h}`, key, 0},
-		{`{cron: "0 9 * * 1", window: 169h}`, key, 1},
-		{`{cron: "0 9 * * 1", window: 169h}`, "summary:{{ new.id }}", 0},
-		{`{cron: "0 9,17 * * 1", window: 8h}`, key, 0},
-		{`{cron: "0 9,17 * * 1", window: 9h}`, key, 1},
+	const overlap = "the windows overlap and the key contains the window"
+	for _, tc := range []struct{ schedule, key, want string }{
+		{schedule, key, ""},
+		{`{cron: "0 9 * * 1", window: 168h}`, key, ""},
+		{`{cron: "0 9 * * 1", window: 169h}`, key, overlap},
+		{`{cron: "0 9 * * 1", window: 169h}`, "summary:{{ new.id }}", ""},
+		{`{cron: "0 9,17 * * 1", window: 8h}`, key, ""},
+		{`{cron: "0 9,17 * * 1", window: 9h}`, key, overlap},
 	} {
 		text := strings.NewReplacer(schedule, tc.schedule, key, tc.key).Replace(aSummary)
-		got := effectWarnings(t, text, "the windows overlap and the key contains the window")
-		if (got == "") != (tc.effectWarnings == 0) {
-			t.Errorf("%s, %s: got warnings %q", tc.schedule, tc.key, got)
-		}
+		checkWarning(t, tc.schedule+", "+tc.key, text, overlap, tc.want)
 	}
 }
 
@@ -112,13 +107,11 @@ func TestEffectWarnings_overlappingWindows_areReported(t *testing.T) {
 // the same time.
 func TestEffectWarnings_keyOfWindowStart_isReported(t *testing.T) {
 	t.Parallel()
-	for key, want := range map[string]bool{"{{ window.start }}": true, "{{ window.start }}-{{ window.end }}": false,
-		"{{ window.end }}": false, "x": false} {
+	const start = "effects.summary: the key contains the start of the window but not its end"
+	for key, want := range map[string]string{"{{ window.start }}": start, "{{ window.start }}-{{ window.end }}": "",
+		"{{ window.end }}": "", "x": ""} {
 		text := strings.Replace(aSummary, "new.id }}:{{ window.end }}", "new.id }}:"+key, 1)
-		got := effectWarnings(t, text, "effects.summary: the key contains the start of the window but not its end")
-		if (got != "") != want {
-			t.Errorf("%s: %q", key, got)
-		}
+		checkWarning(t, key, text, start, want)
 	}
 }
 

@@ -107,6 +107,15 @@ func effectWarnings(t *testing.T, text, about string) string {
 	return strings.Join(out, "\n")
 }
 
+// checkWarning fails the test unless the effect warnings that contain a text contain the wanted text,
+// or there are none if that is empty.
+func checkWarning(t *testing.T, name, text, about, want string) {
+	t.Helper()
+	if got := effectWarnings(t, text, about); want == "" && got != "" || !strings.Contains(got, want) {
+		t.Errorf("%s: %q, want %q", name, got, want)
+	}
+}
+
 func TestEffects_yaml_becomesRules(t *testing.T) {
 	t.Parallel()
 	c := parse(t, anEffect)
@@ -363,10 +372,7 @@ func TestEffectWarnings_unknownType_isReported(t *testing.T) {
 		"told by events": {strings.Replace(described, "%", "{json:kind}", 1), "parcell", ""},
 	} {
 		text := strings.Replace(strings.Replace(anEffect, stripe, c.source, 1), "type: invoice", "type: "+c.about, 1)
-		if got := effectWarnings(t, text, "has no known object type"); c.want == "" && got != "" ||
-			!strings.Contains(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		checkWarning(t, name, text, "has no known object type", c.want)
 	}
 }
 
@@ -374,20 +380,16 @@ func TestEffectWarnings_unknownType_isReported(t *testing.T) {
 // the section and in schedules.
 func TestEffectWarnings_contentsClearedBeforeEvents_areReported(t *testing.T) {
 	t.Parallel()
+	const deleted = ": the contents of effects are deleted 3 days after their end, and events are kept "
+	const section, parameter = "retention.effects" + deleted, "schedules.forget.parameters.effects" + deleted
 	for _, c := range [][2]string{
-		{"retention: {effects: 3}",
-			"line 2: retention.effects: the contents of effects are deleted 3 days after their end, and events " +
-				"are kept without limit: a replay with --mode force"},
-		{"retention: {bodies: 400, effects: 3}",
-			"line 2: retention.effects: the contents of effects are deleted 3 days after their end, and events " +
-				"are kept for 400 days: "},
+		{"retention: {effects: 3}", "line 2: " + section + "without limit: a replay with --mode force"},
+		{"retention: {bodies: 400, effects: 3}", "line 2: " + section + "for 400 days: "},
 		{"retention: {bodies: 3, effects: 3}", ""},
 		{"retention: {bodies: 3, effects: 4}", ""},
 		{"retention: {bodies: 3}", ""},
 		{"retention: {bodies: 3, effect_keys: 4}", ""},
-		{schedule("retention", "{bodies: '400', effects: '3'}"),
-			"line 2: schedules.forget.parameters.effects: the contents of effects are deleted 3 days after " +
-				"their end, and events are kept for 400 days: "},
+		{schedule("retention", "{bodies: '400', effects: '3'}"), "line 2: " + parameter + "for 400 days: "},
 		{schedule("retention", "{bodies: '400', effects: '400'}"), ""},
 		{schedule("retention", "{bodies: '400', effects: 'soon'}"), ""},
 		{schedule("retry", "{bodies: '400', effects: '3'}"), ""},
@@ -396,17 +398,11 @@ func TestEffectWarnings_contentsClearedBeforeEvents_areReported(t *testing.T) {
 		{"retention: {bodies: 400}\n" + schedule("retention", "{bodies: '30', effects: '30'}"), ""},
 		{"retention: {bodies: 30}\n" + schedule("retention", "{bodies: '400', effects: '30'}"), ""},
 		{"retention: {bodies: 30}\n" + schedule("retention", "{effects: '3'}"),
-			"line 3: schedules.forget.parameters.effects: the contents of effects are deleted 3 days after " +
-				"their end, and events are kept for 30 days: "},
+			"line 3: " + parameter + "for 30 days: "},
 		{"retention: {effects: 3}\n" + schedule("retention", "{bodies: '30'}"),
-			"line 2: retention.effects: the contents of effects are deleted 3 days after their end, and events " +
-				"are kept for 30 days: "},
+			"line 2: " + section + "for 30 days: "},
 	} {
-		text, want := c[0], c[1]
-		if got := effectWarnings(t, "\n"+text+anEffect, "are deleted"); want == "" && got != "" ||
-			!strings.HasPrefix(got, want) {
-			t.Errorf("%s: %q, want %q", text, got, want)
-		}
+		checkWarning(t, c[0], "\n"+c[0]+anEffect, "are deleted", c[1])
 	}
 }
 
@@ -432,8 +428,6 @@ func TestEffectWarnings_untrustedCheck_isReported(t *testing.T) {
 		"answer.status in [200, 204] && answer.body?.deleted == nil": "",
 	} {
 		text := strings.Replace(anEffect, "done: answer.status == 200", "done: \""+done+"\"", 1)
-		if got := effectWarnings(t, text, "check.done"); want == "" && got != "" || !strings.Contains(got, want) {
-			t.Errorf("%s: %q, want %q", done, got, want)
-		}
+		checkWarning(t, done, text, "check.done", want)
 	}
 }

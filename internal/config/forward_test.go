@@ -99,12 +99,8 @@ func TestForward_newType_isAWarning(t *testing.T) {
 	t.Parallel()
 	text := strings.Replace(aForward, "shop/subscription", "shop/hovercraft", 1)
 	const want = "line 9: forward.app.types.0: source shop has no"
-	if got := effectWarnings(t, text, "hovercraft"); !strings.Contains(got, want) {
-		t.Errorf("warnings %q", got)
-	}
-	if got := effectWarnings(t, aForward, "forward"); got != "" {
-		t.Errorf("warnings %q", got)
-	}
+	checkWarning(t, "a new type", text, "hovercraft", want)
+	checkWarning(t, "a known type", aForward, "forward", "")
 }
 
 func TestForward_localReceiver_callsOnlyAllowedAddresses(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/doctor"
-	"github.com/postern-gateway/postern/internal/signature"
 	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -54,8 +53,6 @@ func TestExamine_localChecks_areReported(t *testing.T) {
 			"ingest.spool.unsafe_dir is on"},
 		"early deletion of effects": {func(_ *testing.T, c *config.Config) { c.Retention.Effects = 3 },
 			"config.doubtful", doctor.Warn, "the contents of effects are deleted 3 days"},
-		"a spool larger than its disk": {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.MaxBytes = 1 << 60 },
-			"config.doubtful", doctor.Warn, "MiB are free for"},
 		"no spool": {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.Dir = "" },
 			"spool.folder", doctor.Warn, "no folder is set"},
 		"a spool in memory": {func(_ *testing.T, c *config.Config) { c.Ingest.Spool.UnsafeDir = false },
@@ -71,20 +68,6 @@ func TestExamine_localChecks_areReported(t *testing.T) {
 			file := filepath.Join(c.Ingest.Spool.Dir, "1.spool.damaged")
 			testkit.Must(t, errors.Join(os.Mkdir(c.Ingest.Spool.Dir, 0o700), os.WriteFile(file, nil, 0o600)))
 		}, "spool.files", doctor.Error, "1 file quarantined"},
-		"a rule that never fires": {func(_ *testing.T, c *config.Config) {
-			c.Sources = map[string]*config.Source{"shop": {Provider: "stripe"}}
-			c.Effects = map[string]*config.Effect{"receipt": {Source: "shop", Type: "invoise",
-				Steps: []config.EffectStep{{}}}}
-		}, "config.doubtful", doctor.Warn, "did you mean invoice?"},
-		"schedules without a monthly limit": {func(_ *testing.T, c *config.Config) {
-			c.Sources = map[string]*config.Source{"shop": {Provider: "stripe",
-				Reconcile: config.Reconcile{Events: "@hourly"}}}
-		}, "config.doubtful", doctor.Warn, "sources.shop.api.monthly: is not set"},
-		"a stored token": {func(_ *testing.T, c *config.Config) {
-			scheme := &signature.Scheme{Method: signature.Token, BodyUnsigned: true,
-				Signature: signature.Layout{In: []signature.Ref{signature.MustRef("json:auth.token")}}}
-			c.Sources = map[string]*config.Source{"shop": {Provider: "hmac", Scheme: scheme, StoreToken: true}}
-		}, "config.doubtful", doctor.Warn, "sources.shop.store_token: is on"},
 		"few open files": {func(_ *testing.T, c *config.Config) { c.Ingest.MaxConnections = 1 << 40 }, "machine.files",
 			doctor.Warn, "1099511627776 connections are allowed"},
 	} {

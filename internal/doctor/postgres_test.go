@@ -18,8 +18,8 @@ import (
 func TestExamine_unsafeSettings_areReported(t *testing.T) {
 	t.Parallel()
 	owner, url := cluster(t, nil)
-	exec(t, owner, `CREATE ROLE plain LOGIN`)
-	exec(t, owner, `GRANT postern_operator TO plain`)
+	testkit.ExecSQL(t, owner, `CREATE ROLE plain LOGIN`)
+	testkit.ExecSQL(t, owner, `GRANT postern_operator TO plain`)
 	operator := open(t, url+"&user=plain", "postern_operator")
 	examine := func() *doctor.Report { return doctor.Examine(t.Context(), doctor.Options{Pool: operator}) }
 	if r := examine(); r.Errors+r.Warnings > 0 || len(r.Checks) < 15 {
@@ -40,8 +40,8 @@ func TestExamine_unsafeSettings_areReported(t *testing.T) {
 	} {
 		set := func(sql string, bad int) {
 			t.Helper()
-			exec(t, owner, sql)
-			exec(t, owner, `SELECT pg_reload_conf()`)
+			testkit.ExecSQL(t, owner, sql)
+			testkit.ExecSQL(t, owner, `SELECT pg_reload_conf()`)
 			// a session sees the change at its next statement, or shortly after
 			testkit.Eventually(t, time.Minute, func() error {
 				if r := examine(); len(findings(r, c.check)) != bad {
@@ -54,7 +54,7 @@ func TestExamine_unsafeSettings_areReported(t *testing.T) {
 		want(t, examine(), c.check, c.verdict, "")
 		set("ALTER SYSTEM RESET "+c.name, 0)
 	}
-	exec(t, owner, `SELECT pg_create_physical_replication_slot('gone', true)`)
+	testkit.ExecSQL(t, owner, `SELECT pg_create_physical_replication_slot('gone', true)`)
 	want(t, examine(), "postgres.slots", doctor.Warn, "slot gone, unused, retains")
 	weak, err := pgxpool.New(t.Context(), url+"&search_path=postern&synchronous_commit=off")
 	testkit.Must(t, err)
@@ -144,7 +144,7 @@ func TestExamine_database_isChecked(t *testing.T) {
 			} else if bad := findings(doctor.Examine(t.Context(), o), c.check); len(bad) > 0 {
 				t.Fatalf("before: %+v", bad)
 			}
-			exec(t, db.Pool, c.damage)
+			testkit.ExecSQL(t, db.Pool, c.damage)
 			want(t, doctor.Examine(t.Context(), o), c.check, c.verdict, c.found)
 		})
 	}
@@ -170,7 +170,7 @@ func TestExamine_databaseUnavailable_isReported(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	prepare(t, db.Pool)
-	exec(t, db.Pool, `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() ||
+	testkit.ExecSQL(t, db.Pool, `DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() ||
 		' SET default_transaction_read_only = on'; END $$`)
 	want(t, doctor.Examine(t.Context(), doctor.Options{Pool: db.Role(t, "operator")}), "postgres.reached", doctor.Error,
 		"read-only")
@@ -220,9 +220,9 @@ func TestExamine_simulatedStates_areReported(t *testing.T) {
 			t.Parallel()
 			db := testkit.Database(t)
 			prepare(t, db.Pool)
-			exec(t, db.Pool, `CREATE SCHEMA fake`)
+			testkit.ExecSQL(t, db.Pool, `CREATE SCHEMA fake`)
 			for _, sql := range strings.Split(c.fake, ";\n") {
-				exec(t, db.Pool, sql)
+				testkit.ExecSQL(t, db.Pool, sql)
 			}
 			cfg, err := pgxpool.ParseConfig(db.URL)
 			testkit.Must(t, err)

@@ -36,15 +36,8 @@ func configured(t *testing.T) *config.Config {
 func prepare(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	testkit.Must(t, events.EnsurePartitions(t.Context(), pool, 8*24*time.Hour))
-	exec(t, pool, `INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
+	testkit.ExecSQL(t, pool, `INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
 		VALUES ('republisher', 0, 0, 'some/1', now() + interval '1 h', now())`)
-}
-
-func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
-	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
 }
 
 // cluster starts a durable server for a test, with additional settings.
