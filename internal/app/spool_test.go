@@ -95,6 +95,19 @@ func TestGateway_postgreSQLFailsDuringStart_usesSpool(t *testing.T) {
 	b.waitRows(t, 1, `events`)
 }
 
+// A gateway without a spool does not start if it can store nothing.
+func TestGateway_noSpoolAndNoPostgreSQL_doesNotStart(t *testing.T) {
+	t.Parallel()
+	b := configured(t, nil)
+	proxy := testkit.Proxy(t, b.db.URL)
+	b.cfg.Database.URL = settings.URL(proxy.URL)
+	proxy.Cut()
+	if _, err := app.New(t.Context(), app.Options{Config: b.cfg, Logger: slog.New(slog.DiscardHandler),
+		Gateway: true}); err == nil {
+		t.Error("it started")
+	}
+}
+
 // Settings that reduce guarantees are reported at each start, in the log and in the metrics.
 func TestGateway_unsafeSettings_areLoggedAndMeasured(t *testing.T) {
 	t.Parallel()
