@@ -107,8 +107,8 @@ func effectWarnings(t *testing.T, text, about string) string {
 	return strings.Join(out, "\n")
 }
 
-// checkWarning fails the test unless the effect warnings that contain a text contain the wanted text,
-// or there are none if that is empty.
+// checkWarning fails the test unless the effect warnings that contain a text contain the wanted
+// text, or there are none if that is empty.
 func checkWarning(t *testing.T, name, text, about, want string) {
 	t.Helper()
 	if got := effectWarnings(t, text, about); want == "" && got != "" || !strings.Contains(got, want) {
