@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -39,9 +38,7 @@ func setup(t *testing.T, all ...*rules.Rule) *fixture {
 func rule(t *testing.T, name, key string, supersede bool) *rules.Rule {
 	t.Helper()
 	text, err := rules.CompileText(key, rules.Scope{Change: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return &rules.Rule{Name: name, Source: "shop", Type: "invoice", Key: text, Version: 1, Approval: rules.ApproveNone,
 		Supersede: supersede, Steps: []rules.Step{{Name: "tell", Destination: "there"}}}
 }
@@ -63,10 +60,24 @@ func (b *fixture) plan(t *testing.T, changes ...*effects.Transition) (n effects.
 		n, err = effects.Plan(ctx, tx, 0, all)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return n
+}
+
+// show returns an effect. It registers the source, whose name the ledger does not have.
+func (b *fixture) show(t *testing.T, id int64) effects.View {
+	t.Helper()
+	_, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"shop": "stripe"})
+	testkit.Must(t, err)
+	all, err := effects.Show(t.Context(), b.db.Role(t, "operator"), id)
+	testkit.Must(t, err)
+	return all[0]
+}
+
+// wantRows checks the rows of a query of one text column.
+func (b *fixture) wantRows(t *testing.T, sql string, want ...string) {
+	t.Helper()
+	testkit.Equal(t, sql, want, b.db.QueryStrings(t, sql), cmpopts.EquateEmpty())
 }
 
 const (
@@ -103,15 +114,9 @@ func TestPlan_supersedingRule_keepsOnlyTheLastChange(t *testing.T) {
 			}
 		}
 		batched.plan(t, batch...)
-		var want []string
-		for _, id := range []string{"in_0", "in_1"} {
-			want = append(want, last[id])
-		}
-		if diff := cmp.Diff(want, single.db.QueryStrings(t, activeSQL)); diff != "" {
-			t.Errorf("seed %d, one by one (-want +got):\n%s", seed, diff)
-		}
-		if diff := cmp.Diff(want, batched.db.QueryStrings(t, activeSQL)); diff != "" {
-			t.Errorf("seed %d, in batches (-want +got):\n%s", seed, diff)
+		for how, b := range map[string]*fixture{"one by one": single, "in batches": batched} {
+			testkit.Equal(t, fmt.Sprintf("seed %d, %s", seed, how), []string{last["in_0"], last["in_1"]},
+				b.db.QueryStrings(t, activeSQL))
 		}
 	}
 }
@@ -124,22 +129,14 @@ func TestPlan_startedEffect_isNeitherSupersededNorRevived(t *testing.T) {
 	b.plan(t, change(1, "", "x", `{"price": 20}`))
 	b.db.Exec(t, `UPDATE effects SET state = 'done', due = NULL`)
 	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
-		reserved_at)
-		VALUES (1, 'tell', 0, 'done', 'there', '', 1, clock_now())`)
+		reserved_at) VALUES (1, 'tell', 0, 'done', 'there', '', 1, clock_now())`)
 	b.plan(t, change(2, "", "x", `{"price": 100}`))
-	if got := b.db.QueryStrings(t, `SELECT state FROM effects ORDER BY key DESC`); !cmp.Equal(got,
-		[]string{"done", "planned"}) {
-		t.Error(got)
-	}
+	b.wantRows(t, `SELECT state FROM effects ORDER BY key DESC`, "done", "planned")
 	if n := b.plan(t, change(3, "", "x", `{"price": 20}`)); n.Existing != 1 || n.New != 0 ||
 		len(n.DueDestinations) != 0 {
 		t.Errorf("%+v", n)
 	}
-	if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', state, event_id) FROM effects ORDER BY key DESC`); !cmp.Equal(
-		got,
-		[]string{"done 1", "superseded 2"}) {
-		t.Error(got)
-	}
+	b.wantRows(t, `SELECT concat_ws(' ', state, event_id) FROM effects ORDER BY key DESC`, "done 1", "superseded 2")
 }
 
 // Objects and rules of one account may share a key on purpose. It is planned once.
@@ -182,17 +179,10 @@ func TestPlan_keySharedAcrossAccounts_needsReview(t *testing.T) {
 				!strings.Contains(got[1], want) {
 				t.Error(got)
 			}
-			if _, err := events.RegisterSources(t.Context(), b.db.Pool,
-				map[string]string{"shop": "stripe"}); err != nil {
-				t.Fatal(err)
-			}
 			last, err := strconv.ParseInt(b.db.QueryStrings(t, `SELECT max(effect)::text FROM effects`)[0], 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all, err := effects.Show(t.Context(), b.db.Role(t, "operator"), last)
-			if err != nil || !strings.Contains(all[0].AllowedActions, "by hand") {
-				t.Error(all, err)
+			testkit.Must(t, err)
+			if v := b.show(t, last); !strings.Contains(v.AllowedActions, "by hand") {
+				t.Error(v)
 			}
 		})
 	}
@@ -207,9 +197,7 @@ func TestPlan_expiredKeyWantedAgain_isRevived(t *testing.T) {
 	b.db.Exec(t, `UPDATE effects SET state = 'expired', due = NULL, reason = 'not approved until 2026-01-01T00:00:00Z'`)
 	b.plan(t, change(2, "", "x", `{"price": 100}`))
 	b.plan(t, change(3, "", "x", `{"price": 20}`))
-	if got := b.db.QueryStrings(t, activeSQL); !cmp.Equal(got, []string{"price:x:20 planned 3 20 3"}) {
-		t.Error(got)
-	}
+	b.wantRows(t, activeSQL, "price:x:20 planned 3 20 3")
 }
 
 // Expiry is no decision of an operator. The next change that wants the key plans the effect again,
@@ -217,30 +205,22 @@ func TestPlan_expiredKeyWantedAgain_isRevived(t *testing.T) {
 func TestPlan_unchangedKey_revivesExpiredButNotRejected(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[effects.State]struct {
-		active []string
-		next   string
+		active, next string
 	}{
-		effects.Expired: {[]string{"price:x:20 planned 2 20 2"}, "It starts only if it is planned again: by the next " +
+		effects.Expired: {"price:x:20 planned 2 20 2", "It starts only if it is planned again: by the next " +
 			"change that wants its key"},
-		effects.Rejected: {[]string{"price:x:20 rejected 1 20 1"}, "an operator rejected it"},
+		effects.Rejected: {"price:x:20 rejected 1 20 1", "an operator rejected it"},
 	} {
 		t.Run(string(state), func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, rule(t, "price", priceKey, true))
 			b.plan(t, change(1, "", "x", `{"price": 20}`))
 			b.db.Exec(t, `UPDATE effects SET state = $1, due = NULL`, state)
-			if _, err := events.RegisterSources(t.Context(), b.db.Pool,
-				map[string]string{"shop": "stripe"}); err != nil {
-				t.Fatal(err)
-			}
-			if v, err := effects.Show(t.Context(), b.db.Pool, 1); err != nil ||
-				!strings.Contains(v[0].AllowedActions, want.next) {
-				t.Errorf("%+v, %v", v, err)
+			if v := b.show(t, 1); !strings.Contains(v.AllowedActions, want.next) {
+				t.Errorf("%+v", v)
 			}
 			b.plan(t, change(2, "", "x", `{"price": 20, "note": "b"}`))
-			if got := b.db.QueryStrings(t, activeSQL); !cmp.Equal(got, want.active) {
-				t.Error(got)
-			}
+			b.wantRows(t, activeSQL, want.active)
 		})
 	}
 }
@@ -252,9 +232,7 @@ func (b *fixture) planForced(t *testing.T, run int64, r *effects.Rules, ids ...i
 		n, err = effects.PlanForced(ctx, tx, r, run, time.Now().Add(-time.Second), ids)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return n
 }
 
@@ -264,32 +242,28 @@ func (b *fixture) planForced(t *testing.T, run int64, r *effects.Rules, ids ...i
 func TestPlanForced_selectsEndedEffects(t *testing.T) {
 	t.Parallel()
 	const forced = `SELECT concat_ws(' ', key, rule_version, state, event_id, template_data->'new'->>'price')
-		FROM effects
-		WHERE forced = 7 ORDER BY key`
+		FROM effects WHERE forced = 7 ORDER BY key`
 	for name, c := range map[string]struct {
 		sql     string
 		rule    func(*rules.Rule)
 		want    []string
 		skipped int64
 	}{
-		"done": {"", nil, []string{"price:x:20 1 planned 1 20"}, 0},
-		"expired": {`UPDATE effects SET state = 'expired'`, nil, []string{"price:x:20 1 planned 1 20"},
-			0},
+		"done":                    {"", nil, []string{"price:x:20 1 planned 1 20"}, 0},
+		"expired":                 {`UPDATE effects SET state = 'expired'`, nil, []string{"price:x:20 1 planned 1 20"}, 0},
 		"rejected":                {`UPDATE effects SET state = 'rejected'`, nil, nil, 0},
 		"in progress":             {`UPDATE effects SET state = 'failed', due = clock_now()`, nil, nil, 0},
 		"cleared":                 {`UPDATE effects SET template_data = NULL`, nil, nil, 1},
 		"compensated":             {`UPDATE effects SET compensating = true`, nil, nil, 1},
 		"ended after the request": {`UPDATE effects SET updated_at = clock_now()`, nil, nil, 0},
 		"rule removed":            {`UPDATE effects SET rule = 'another'`, nil, nil, 1},
-		"a newer version": {"", func(r *rules.Rule) { r.Version = 3 }, []string{"price:x:20 3 planned 1 20"},
-			0},
+		"a newer version":         {"", func(r *rules.Rule) { r.Version = 3 }, []string{"price:x:20 3 planned 1 20"}, 0},
 		"with approval": {"", func(r *rules.Rule) { r.Approval = rules.ApproveOnReplay },
 			[]string{"price:x:20 1 awaiting_approval 1 20"}, 0},
 		"last change, superseding rule": {"", func(r *rules.Rule) { r.Supersede = true },
 			[]string{"price:x:20 1 planned 1 20"}, 0},
 		"earlier change, superseding rule": {`INSERT INTO effects (key, rule_version, rule, source, account,
-			object_type, object_id,
-			event_id, run, state, destination, planned_at, updated_at)
+			object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
 			SELECT 'price:x:30', 1, rule, source, account, object_type, object_id, 2, 0, 'needs_review', destination,
 				planned_at, updated_at FROM effects`, func(r *rules.Rule) { r.Supersede = true }, nil, 1},
 	} {
@@ -311,9 +285,7 @@ func TestPlanForced_selectsEndedEffects(t *testing.T) {
 					t.Errorf("%+v, want %d skipped", n, c.skipped)
 				}
 			}
-			if diff := cmp.Diff(c.want, b.db.QueryStrings(t, forced), cmpopts.EquateEmpty()); diff != "" {
-				t.Error(diff)
-			}
+			b.wantRows(t, forced, c.want...)
 		})
 	}
 }
@@ -359,9 +331,7 @@ func TestPlanForced_resumedRun_plansEachKeyOnce(t *testing.T) {
 					t.Errorf("chunk %d: %+v, want %d", i, n, c.planned[i])
 				}
 			}
-			if diff := cmp.Diff(c.want, b.db.QueryStrings(t, forced)); diff != "" {
-				t.Error(diff)
-			}
+			b.wantRows(t, forced, c.want...)
 		})
 	}
 }
@@ -374,9 +344,6 @@ func TestShow_ruleFailure_namesItsSubject(t *testing.T) {
 	each := rule(t, "each", "{{ new.none }}", false)
 	each.On = rules.OnEvent
 	b.rules = effects.NewRules([]*rules.Rule{rule(t, "change", "{{ new.none }}", false), each})
-	if _, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"shop": "stripe"}); err != nil {
-		t.Fatal(err)
-	}
 	of := change(8, "", "in_1", `{}`)
 	of.On = rules.OnEvent
 	b.plan(t, change(7, "", "in_1", `{}`))
@@ -388,11 +355,10 @@ func TestShow_ruleFailure_namesItsSubject(t *testing.T) {
 			"next event, and ",
 	} {
 		id := int64(i + 1)
-		all, err := effects.Show(t.Context(), b.pool, id)
-		if err != nil || !strings.Contains(all[0].AllowedActions, want) {
-			t.Errorf("%+v, %v", all, err)
+		if v := b.show(t, id); !strings.Contains(v.AllowedActions, want) {
+			t.Errorf("%+v", v)
 		}
-		err = postgres.InTx(t.Context(), b.db.Pool, "retry", time.Minute,
+		err := postgres.InTx(t.Context(), b.db.Pool, "retry", time.Minute,
 			func(ctx context.Context, tx pgx.Tx) error { _, err := effects.Retry(ctx, tx, id); return err })
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v", err)

@@ -47,11 +47,9 @@ func TestObjectScan_typeAwaitingApproval_blocksNoOtherType(t *testing.T) {
 	r, want := b.WaitForEnd(t, run), driftCounts(95)
 	want[reconcile.Processed], want[objectscan.Orphans] = 111, 91
 	reconciled.WantExactCounts(t, r, want)
-	if n := reconciled.QueryOne[int64](t, b,
-		`SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`); r.Status !=
-		runs.Done || r.Detail != "" || n != 90 {
-		t.Errorf("%s, %d deleted: %s", r.Status, n, r.Detail)
-	}
+	reconciled.WantRunDone(t, r)
+	reconciled.WantValue(t, b, "", `SELECT detail FROM runs`)
+	reconciled.WantValue(t, b, 90, `SELECT count(*) FROM objects WHERE object_type = 'aaa' AND deleted`)
 }
 
 // Wherever its process ends, the run asks once for all types, and deletes nothing before the
@@ -156,10 +154,9 @@ func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
 	keyed("key_of_others")
 	b.Approve(t, run, "the key is right")
 	wantApprovalRequest(t, b, run, 2, "nothing shows that the key")
-	if deleted, made := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`),
-		b.RefetchCount(t)-refetches; len(deleted) > 0 ||
-		made != 0 {
-		t.Errorf("with a key that was not approved %q are deleted, %d refetches made", deleted, made)
+	b.WantRows(t, `SELECT object_id FROM objects WHERE deleted`)
+	if made := b.RefetchCount(t) - refetches; made != 0 {
+		t.Errorf("with a key that was not approved %d refetches were made", made)
 	}
 	b.Approve(t, run, "this one too")
 	got := b.WaitForEnd(t, run)
@@ -167,8 +164,8 @@ func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
 		t.Fatalf("%s %v, %+v: %s", got.Status, got.Counts, got.Approvals, got.Detail)
 	}
 	for i, want := range []struct{ subject, message, reason string }{
-		{"tombstones", "30 of 40 living objects of type thing", "they are gone"}, {"key ", "nothing shows that the key",
-			"the key is right"},
+		{"tombstones", "30 of 40 living objects of type thing", "they are gone"},
+		{"key ", "nothing shows that the key", "the key is right"},
 		{"key ", "nothing shows that the key", "this one too"},
 	} {
 		a := got.Approvals[i]
@@ -186,26 +183,18 @@ func TestObjectScan_tombstoneApproval_approvesNoKey(t *testing.T) {
 // type alone reports the remedy.
 func TestObjectScan_configuredListMissing_isSkipped(t *testing.T) {
 	t.Parallel()
+	ended := func(r *runs.Run) bool { return r.Status.Ended() || r.ConsecutiveFailures > 5 }
 	for _, bulk := range [][]string{nil, {"gift_card"}} {
 		b := reconciled.NewShopifyEnv(t, shopifyfake.Options{Seed: 3}, reconciled.ObjectSet{Name: "product", N: 10})
 		b.API.Bulk = bulk
 		b.API.Types = map[string]provider.APIType{"gift_card": {Get: "gift_cards/{id}.json", List: "giftCardz"}}
 		b.StartReconciler(t, b.Runner(t))
-		r := b.WaitForRun(t, startScan(t, b, ""), func(r *runs.Run) bool {
-			return r.Status.Ended() ||
-				r.ConsecutiveFailures > 5
-		})
+		r := b.WaitForRun(t, startScan(t, b, ""), ended)
 		if r.Status != runs.Done || r.Counts[objectscan.NotListable] != 1 || r.Counts[reconcile.Missing] == 0 ||
 			r.Counts[objectscan.Unrepaired] != 0 {
 			t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
 		}
-		r = b.WaitForRun(t, startScan(t, b, "gift_card"), func(r *runs.Run) bool {
-			return r.Status.Ended() ||
-				r.ConsecutiveFailures > 5
-		})
-		if r.Status != runs.Failed || !strings.Contains(r.Detail, "api.types.TYPE.list") {
-			t.Errorf("%s %v: %s", r.Status, r.Counts, r.Detail)
-		}
+		reconciled.WantRunFailed(t, b.WaitForRun(t, startScan(t, b, "gift_card"), ended), "api.types.TYPE.list")
 	}
 }
 
@@ -218,13 +207,10 @@ func TestReconcile_controlCallMissing_failsTheRun(t *testing.T) {
 	b.Fake.Set("a", "", time.Second) // it is deleted
 	b.Fake.Advance(time.Minute)
 	b.StartReconciler(t, b.Runner)
-	for _, o := range []reconcile.Params{{Scope: reconcile.Objects}, {Scope: reconcile.Object, Type: "thing",
-		ID: "a"}} {
-		id := b.StartRun(t, o)
-		r := b.WaitForRun(t, id, reconciled.EndedOrDeferred)
-		if r.Status != runs.Failed || !strings.Contains(r.Detail, "does not find the resource that checks the key") {
-			t.Errorf("%s: %s after %d: %s", o.Scope, r.Status, r.ConsecutiveFailures, r.Detail)
-		}
+	for _, o := range []reconcile.Params{{Scope: reconcile.Objects},
+		{Scope: reconcile.Object, Type: "thing", ID: "a"}} {
+		r := b.WaitForRun(t, b.StartRun(t, o), reconciled.EndedOrDeferred)
+		reconciled.WantRunFailed(t, r, "does not find the resource that checks the key")
 	}
 	reconciled.WantNone(t, b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`))
 }
@@ -241,21 +227,16 @@ func TestObjectScan_lastingListFailure_skipsTheType(t *testing.T) {
 				f := reconciled.NewGitHubEnv(t, githubfake.Options{Start: time.Now().Add(-3 * time.Hour)}, nil)
 				f.Fake.OpenIssue(0)
 				f.Fake.Advance(time.Minute)
-				source := *f.APISource
 				requested := false
-				source.Caller = reconciled.InterceptingCaller{Caller: f.APISource.Caller,
+				f.StartThrough(t, reconciled.InterceptingCaller{Caller: f.APISource.Caller,
 					Intercept: func(c provider.Call) *providerapi.Response {
 						isList := strings.HasSuffix(c.Path, "/deployments")
 						if requested = requested || isList; isList || down && requested {
 							return reconciled.ErrorResponse(http.StatusInternalServerError)
 						}
 						return nil
-					}}
-				r := f.Runner()
-				r.Sources.Replace(&source)
-				f.StartReconciler(t, r)
-				id := f.StartRun(t, params)
-				got := f.WaitForRun(t, id, reconciled.EndedOrDeferred)
+					}})
+				got := f.WaitForRun(t, f.StartRun(t, params), reconciled.EndedOrDeferred)
 				complete := reconciled.QueryOne[string](t, f.Env, reconciled.CompleteSQL)
 				if down {
 					if got.Status.Ended() {

@@ -90,10 +90,13 @@ func TestObjectScan_expiredBulkAddress_isRequestedAgain(t *testing.T) {
 	}
 }
 
+// downloadFunc downloads a file through a Caller.
+type downloadFunc func(ctx context.Context, c providerapi.Caller, address string, offset int64) (io.ReadCloser, error)
+
 // downloadCaller is a Caller with another download function.
 type downloadCaller struct {
 	providerapi.Caller
-	download func(ctx context.Context, c providerapi.Caller, address string, offset int64) (io.ReadCloser, error)
+	download downloadFunc
 }
 
 func (d downloadCaller) Download(ctx context.Context, _, address string, offset int64) (io.ReadCloser, error) {
@@ -101,8 +104,7 @@ func (d downloadCaller) Download(ctx context.Context, _, address string, offset 
 }
 
 // startWithDownload starts a runner with a download function.
-func startWithDownload(t *testing.T, b *reconciled.ShopifyEnv, download func(ctx context.Context, c providerapi.Caller,
-	address string, offset int64) (io.ReadCloser, error)) {
+func startWithDownload(t *testing.T, b *reconciled.ShopifyEnv, download downloadFunc) {
 	t.Helper()
 	r := b.Runner(t)
 	source := *r.Sources.All()[b.Source]

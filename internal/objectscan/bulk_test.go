@@ -70,15 +70,15 @@ func TestObjectScan_bulkFileAndKills_countsEachObjectOnce(t *testing.T) {
 			r, d := wild.Runner(t), &reconciled.CancelAfterStatements{}
 			reconciled.TraceStatements(t, r, d)
 			var attempts atomic.Int64
-			wild.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: func(ctx context.Context,
-				h *runs.Lease, log *slog.Logger) (runs.Status, error) {
+			startAttempts(t, wild.Env, 0, func(ctx context.Context, h *runs.Lease,
+				log *slog.Logger) (runs.Status, error) {
 				ctx, cancel := context.WithCancel(ctx)
 				defer cancel()
 				d.Mu.Lock()
 				d.Remaining, d.Cancel = int(attempts.Add(1))*reconciled.StatementsPerAttempt(), cancel
 				d.Mu.Unlock()
 				return r.Execute(ctx, h, log)
-			}})
+			})
 			got := waitForScan(t, wild, startScan(t, wild, "product"))
 			testkit.Equal(t, "counts", want, got)
 			reconciled.WantNone(t, typeDifferences(t, wild, "product"))
@@ -151,10 +151,7 @@ func TestObjectScan_configuredType_isScanned(t *testing.T) {
 		t.Errorf("a second scan counted %v", counts)
 	}
 	reconciled.WantNone(t, typeDifferences(t, b, "gift_card"))
-	if got := b.DB.QueryStrings(t, `SELECT state->>'note' FROM objects WHERE object_id = '`+ids[1]+
-		`'`)[0]; got != "change 1" {
-		t.Errorf("the changed card is %q", got)
-	}
+	reconciled.WantValue(t, b.Env, "change 1", `SELECT state->>'note' FROM objects WHERE object_id = $1`, ids[1])
 }
 
 // A scan works without the size of the file, and with a server that ignores ranges.
@@ -229,8 +226,7 @@ func TestObjectScan_draftOrdersWithoutOldOrders_deletesMissing(t *testing.T) {
 // startScan requests a full object scan of a type.
 func startScan(t *testing.T, b *reconciled.ShopifyEnv, objectType string) int64 {
 	t.Helper()
-	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Full: true})
-	return run
+	return b.StartRun(t, reconcile.Params{Scope: reconcile.Objects, Type: objectType, Full: true})
 }
 
 // waitForScan waits for a run, which must succeed, and returns its counts.

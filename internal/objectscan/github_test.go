@@ -8,7 +8,6 @@ import (
 	"github.com/postern-gateway/postern/internal/objectscan"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/reconcile"
-	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 )
@@ -31,9 +30,7 @@ func TestRefetch_githubUnchanged_leavesMirrorUnchanged(t *testing.T) {
 		}
 		refetched[o.Type]++
 		before := mirrorRow(t, f, o.Type, o.ID)
-		if r := f.Refetch(t, o.Type, o.ID); r.Status != runs.Done {
-			t.Errorf("%s %s: %s: %s", o.Type, o.ID, r.Status, r.Detail)
-		}
+		reconciled.WantRunDone(t, f.Refetch(t, o.Type, o.ID))
 		after := mirrorRow(t, f, o.Type, o.ID)
 		if commented := o.Type == "issue" && after.At > before.At; commented { // a comment has no event of its issue
 			continue
@@ -93,25 +90,19 @@ func TestRefetch_githubMissingWithoutAccess_isNotBelieved(t *testing.T) {
 	f.Fake.Advance(10 * time.Second)
 	f.Fake.Transfer(transferred)
 	f.StartThrough(t, f.APISource.Caller)
-	if r := f.Refetch(t, "issue", transferred); r.Status != runs.Failed ||
-		!strings.Contains(r.Detail, "the object was transferred") {
-		t.Errorf("%s: %s", r.Status, r.Detail)
-	}
+	wantRefetchFailure(t, f, "issue", transferred, "the object was transferred")
 	f.Fake.SetFaults(githubfake.Faults{SeesNothing: true})
 	wantRefetchFailure(t, f, "issue", hidden, "would be in too, so it does not count as deleted")
 	wantRefetchFailure(t, f, "repository", repository, "nothing shows which, so it does not count as deleted")
 	f.Fake.SetFaults(githubfake.Faults{})
-	if r := f.Refetch(t, "issue", "12345"); r.Status != runs.Failed ||
-		!strings.Contains(r.Detail, "has no call that reads objects of this type") {
-		t.Errorf("%s: %s", r.Status, r.Detail)
-	}
+	wantRefetchFailure(t, f, "issue", "12345", "has no call that reads objects of this type")
 	reconciled.WantValue(t, f.Env, 0, `SELECT count(*) FROM objects WHERE deleted`)
 	f.Fake.SetWebhooks(githubfake.Webhooks{})
 	f.Fake.Delete(repository)
 	f.Deliver(t)
-	if r := f.Refetch(t, "repository", repository); r.Status != runs.Done ||
-		!mirrorRow(t, f, "repository", repository).Deleted {
-		t.Errorf("%s: %s; %+v", r.Status, r.Detail, mirrorRow(t, f, "repository", repository))
+	reconciled.WantRunDone(t, f.Refetch(t, "repository", repository))
+	if !mirrorRow(t, f, "repository", repository).Deleted {
+		t.Error("the repository is not deleted")
 	}
 }
 
@@ -195,10 +186,7 @@ func TestObjectScan_githubOtherTypes_makesMirrorEqual(t *testing.T) {
 			f.Fake.CreateOfKind(1, kind)
 			f.Fake.Advance(2 * time.Hour)
 			f.StartThrough(t, f.APISource.Caller)
-			r := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: kind})
-			if r.Status != runs.Done {
-				t.Errorf("%s: %s", r.Status, r.Detail)
-			}
+			r := f.WantDone(t, reconcile.Params{Scope: reconcile.Objects, Type: kind})
 			reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 11, objectscan.Equal: 7,
 				objectscan.MirrorOlder: 2, reconcile.Missing: 1, objectscan.Orphans: 1, objectscan.Repaired: 4})
 			reconciled.WantNone(t, f.ObjectDifferences(t))
@@ -222,7 +210,7 @@ func TestObjectScan_githubOtherTypes_makesMirrorEqual(t *testing.T) {
 	}
 }
 
-// MirrorRow is an object of the mirror.
+// githubRow is an object of the mirror.
 type githubRow struct {
 	At, Seen                int64
 	Deleted, Final, Pending bool
@@ -244,7 +232,5 @@ func mirrorRow(t *testing.T, f *reconciled.GitHubEnv, objectType, id string) (r 
 // wantRefetchFailure refetches an object, which must fail with the words.
 func wantRefetchFailure(t *testing.T, f *reconciled.GitHubEnv, objectType, id, words string) {
 	t.Helper()
-	if r := f.Refetch(t, objectType, id); r.Status != runs.Failed || !strings.Contains(r.Detail, words) {
-		t.Errorf("%s: %q, want %q", r.Status, r.Detail, words)
-	}
+	reconciled.WantRunFailed(t, f.Refetch(t, objectType, id), words)
 }

@@ -2,13 +2,10 @@ package objectscan_test
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,7 +48,8 @@ func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 						fmt.Appendf(nil, `{"things":[{"id":"late_1","answer":%s}],"next":"obj_1"}`, object)), nil
 				case c.Query.Get("cursor") == "obj_1":
 					if pages++; pages == 1 && during {
-						waitUntilListed(t, b, "late_1")
+						reconciled.WaitForValue(t, b, 1, `SELECT count(*) FROM listed_objects
+							WHERE object = hashtextextended('late_1', 0)`)
 						b.Deliver(t, []sim.Event{late})
 					}
 				}
@@ -70,18 +68,10 @@ func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 			if got := reconciled.QueryOne[string](t, b, stateSQL); got != "B" {
 				t.Fatalf("the late event had no effect: the state is %s", got)
 			}
-			requests := b.DB.QueryStrings(t, `SELECT object_id || ' ' || reason FROM refetch_requests`)
-			if strings.Join(requests, "") != "late_1 an event came late" {
-				t.Errorf("requests %q", requests)
-			}
+			b.WantRows(t, `SELECT object_id || ' ' || reason FROM refetch_requests`, "late_1 an event came late")
 			reconciled.StartRefetcher(t, r, "one")
-			testkit.Eventually(t, time.Minute, func() error {
-				if got, left := reconciled.QueryOne[string](t, b, stateSQL), b.DB.QueryStrings(t,
-					`SELECT object_id FROM refetch_requests`); got != "A" || len(left) > 0 {
-					return fmt.Errorf("the state is %s, requests for %q", got, left)
-				}
-				return nil
-			})
+			reconciled.WaitForValue(t, b, "A", stateSQL)
+			reconciled.WaitForValue(t, b, 0, `SELECT count(*) FROM refetch_requests`)
 		})
 	}
 }
@@ -91,25 +81,17 @@ func TestObjectScan_lateEvent_isCorrectedByRefetch(t *testing.T) {
 func TestObjectScan_openBatches_areWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 241, reconciled.LivingOptions(3))
-	tx, err := b.DB.Pool.Begin(t.Context())
-	testkit.Must(t, err)
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	testkit.ExecSQL(t, tx, `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock, b.Source)
+	tx := testkit.OpenTx(t, b.DB.Pool, `SELECT pg_advisory_xact_lock_shared($1, $2)`, versioning.SourceLock, b.Source)
 	var done atomic.Bool
-	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
-		if c.Path == "/list" && !done.Load() {
+	interceptList(b, func(string) *providerapi.Response {
+		if !done.Load() {
 			t.Error("a page was read too early")
-		}
-		return nil, nil
-	}
-	b.StartReconciler(t, b.Runner())
-	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
-	testkit.Eventually(t, time.Minute, func() error {
-		if reconciled.QueryOne[int](t, b, `SELECT count(*) FROM object_scans`) == 0 {
-			return errors.New("no scan has started")
 		}
 		return nil
 	})
+	b.StartReconciler(t, b.Runner())
+	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
+	reconciled.WaitForValue(t, b, 1, `SELECT count(*) FROM object_scans`)
 	for n := range int64(20) { // new batches do not take the scan for a swap
 		e := stream.Event{Source: applied.SourceName, StoredEvent: provider.StoredEvent{ID: 1<<40 + n,
 			Key:  fmt.Sprint("k", n),
@@ -126,6 +108,7 @@ func TestObjectScan_openBatches_areWaitedFor(t *testing.T) {
 // A lost event requests a refetch after the grace time. A late event requests none.
 func TestRefetch_lostEvent_isRequestedAfterGrace(t *testing.T) {
 	t.Parallel()
+	const requestsSQL = `SELECT count(*) FROM refetch_requests`
 	b := reconciled.NewEmptyEnv(t, 110, sim.Options{Objects: 2, Changes: 40, Contents: 1000, Unit: 1000, Gap: 700_000,
 		ChangeSets: 100})
 	patient := func(wait time.Duration) {
@@ -137,29 +120,21 @@ func TestRefetch_lostEvent_isRequestedAfterGrace(t *testing.T) {
 	if len(of) < 5 {
 		t.Fatalf("%d events", len(of))
 	}
-	requests := func() string { return b.DB.QueryStrings(t, `SELECT count(*)::text FROM refetch_requests`)[0] }
 	patient(time.Hour)
 	b.Deliver(t, of[:1])
 	b.Deliver(t, of[2:3])
-	if n := requests(); n != "1" {
-		t.Fatalf("%s requests for a lost event", n)
-	}
+	reconciled.WantValue(t, b, 1, requestsSQL) // for a lost event
 	b.StartRefetchers(t, 2)
 	b.Deliver(t, of[3:4])
 	b.Deliver(t, of[1:2])
-	if n := requests(); n != "0" {
-		t.Errorf("%s requests for a late event", n)
-	}
+	reconciled.WantValue(t, b, 0, requestsSQL) // none for a late event
 	b.Deliver(t, b.API.History.EventsOf("obj_2"))
-	if n := b.API.CallCount("/things/"); n != 0 {
-		t.Fatalf("%d refetches while no event was lost", n)
-	}
+	b.API.WantCalls(t, "/things/", 0) // while no event was lost
 	patient(time.Millisecond)
 	b.Deliver(t, of[5:])
 	b.WaitForRefetches(t)
-	if n := b.API.CallCount("/things/obj_1"); n != 1 || b.API.CallCount("/things/") != 1 {
-		t.Errorf("%d refetches for a lost event", n)
-	}
+	b.API.WantCalls(t, "/things/obj_1", 1) // for a lost event
+	b.API.WantCalls(t, "/things/", 1)
 	reconciled.WantNone(t, b.Differences(t))
 }
 
@@ -175,22 +150,19 @@ func TestObjectScan_changesOnly_startsBeforeWatermark(t *testing.T) {
 			b.API.Version = version
 			b.StartReconciler(t, b.Runner())
 			b.Scan(t, reconcile.Params{})
-			var mu sync.Mutex
-			var since int64
+			var since atomic.Int64
 			b.API.InterceptWith(func(c provider.Call) (*providerapi.Response, error) {
-				mu.Lock()
-				defer mu.Unlock()
 				if c.Path == "/list" {
-					since, _ = strconv.ParseInt(c.Query.Get("since"), 10, 64)
+					n, err := strconv.ParseInt(c.Query.Get("since"), 10, 64)
+					since.Store(n)
+					return nil, err
 				}
 				return nil, nil
 			})
 			complete := changesCompleteUntil(t, b)
 			b.API.SetTime(b.API.Now().Add(time.Hour))
 			b.Scan(t, reconcile.Params{})
-			mu.Lock()
-			defer mu.Unlock()
-			if from, want := time.UnixMicro(since).UTC(),
+			if from, want := time.UnixMicro(since.Load()).UTC(),
 				complete.Add(-b.Runner().Limits.Overlap-lag); complete.IsZero() || !from.Equal(want) {
 				t.Errorf("requested from %s, want %s: complete until %s", from, want, complete)
 			}
@@ -314,18 +286,6 @@ func addLateEvent(t *testing.T, b *reconciled.Env) (late sim.Event) {
 	src.ReadsByID = func(_, objectType, _ string) bool { return objectType == "thing" }
 	b.Proc.Replace(map[string]apply.Source{applied.SourceName: src})
 	return late
-}
-
-// waitUntilListed waits until a scan has listed an object.
-func waitUntilListed(t *testing.T, b *reconciled.Env, id string) {
-	t.Helper()
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := reconciled.QueryOne[int](t, b, `SELECT count(*) FROM listed_objects WHERE object = hashtextextended($1,
-			0)`, id); n == 0 {
-			return fmt.Errorf("%s is not listed yet", id)
-		}
-		return nil
-	})
 }
 
 // changesCompleteUntil returns the watermark of the changes of the type.

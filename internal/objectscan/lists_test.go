@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -54,16 +55,15 @@ func TestObjectScan_cursorParentMissing_restartsTheList(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
 	begun := 0
-	b.API.Intercept = func(call provider.Call) (*providerapi.Response, error) {
+	interceptList(b, func(cursor string) *providerapi.Response {
 		switch {
-		case call.Path != "/list":
-		case call.Query.Get("cursor") == "":
+		case cursor == "":
 			begun++
 		case begun == 1: // it is missing from now on, however often it is requested
-			return b.MissingResponse(), nil
+			return b.MissingResponse()
 		}
-		return nil, nil
-	}
+		return nil
+	})
 	b.StartReconciler(t, b.Runner())
 	r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects})
 	if r.Status != runs.Done || r.Counts[objectscan.Equal] != 20 || begun < 2 {
@@ -83,10 +83,8 @@ func TestObjectScan_failureAfterFinishedType_backsOff(t *testing.T) {
 	b.WaitForRun(t, run, func(r *runs.Run) bool { return r.ConsecutiveFailures >= 3 })
 	b.API.RespondTo(nil, "/list")
 	r := b.WaitForEnd(t, run)
+	reconciled.WantRunDone(t, r)
 	reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 20, objectscan.Equal: 20})
-	if r.Status != runs.Done {
-		t.Errorf("%s: %s", r.Status, r.Detail)
-	}
 }
 
 // A cycle of cursors ends the run with a description, after a restart and with empty pages.
@@ -101,29 +99,24 @@ func TestObjectScan_cursorCycle_failsTheRun(t *testing.T) {
 			t.Parallel()
 			b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
 			left := c.expires
-			b.API.Intercept = func(call provider.Call) (*providerapi.Response, error) {
-				if call.Path != "/list" {
-					return nil, nil
-				}
+			interceptList(b, func(cursor string) *providerapi.Response {
 				next := "a"
-				if call.Query.Get("cursor") == "a" {
+				if cursor == "a" {
 					if next = "b"; left > 0 {
 						left--
-						return b.Response(provider.Expired, nil), nil
+						return b.Response(provider.Expired, nil)
 					}
 				}
 				var thing string
 				if !c.empty {
 					thing = fmt.Sprintf(`{"id":"obj_1","answer":%s}`, b.ObjectBody())
 				}
-				return b.Response(provider.Found, fmt.Appendf(nil, `{"things":[%s],"next":%q}`, thing, next)), nil
-			}
+				return b.FoundResponse(fmt.Sprintf(`{"things":[%s],"next":%q}`, thing, next))
+			})
 			b.StartReconciler(t, b.Runner())
 			r := b.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects})
-			if r.Status != runs.Failed || !strings.Contains(r.Detail, "nothing new") ||
-				!b.TypeCompleteUntil(t).IsZero() {
-				t.Errorf("%s: %s; complete until %s", r.Status, r.Detail, b.TypeCompleteUntil(t))
-			}
+			reconciled.WantRunFailed(t, r, "nothing new")
+			wantIncomplete(t, b)
 			if n := b.API.CallCount("/list"); n > 200 {
 				t.Errorf("after %d pages", n)
 			}
@@ -142,23 +135,20 @@ func TestObjectScan_longListRestarted_isNotACycle(t *testing.T) {
 			b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
 			addUnknownObjects(t, b, "thing", "new_", pages-1) // the last listed object is missing in the mirror
 			times := expires
-			b.API.Intercept = func(call provider.Call) (*providerapi.Response, error) {
-				if call.Path != "/list" {
-					return nil, nil
-				}
+			interceptList(b, func(cursor string) *providerapi.Response {
 				var n int
-				_, _ = fmt.Sscan(call.Query.Get("cursor"), &n)
+				_, _ = fmt.Sscan(cursor, &n)
 				next := fmt.Sprint(n + 1)
 				switch {
 				case n == pages-1 && times > 0:
 					times--
-					return b.Response(provider.Expired, nil), nil
+					return b.Response(provider.Expired, nil)
 				case n == pages-1:
 					next = ""
 				}
 				return b.FoundResponse(fmt.Sprintf(`{"things":[{"id":"new_%d","answer":%s}],"next":%q}`, n+1,
-					b.ObjectBody(), next)), nil
-			}
+					b.ObjectBody(), next))
+			})
 			// only the list contains it
 			p := reconciled.PartlyReadable{Unreadable: func(id string) bool { return id == fmt.Sprint("new_", pages) }}
 			r := b.RunnerReading(p)
@@ -166,13 +156,12 @@ func TestObjectScan_longListRestarted_isNotACycle(t *testing.T) {
 			mute.Log = b.DB.Role(t, "gateway")
 			mute.Log.Close()
 			attempts := 0
-			b.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: func(ctx context.Context, h *runs.Lease,
-				log *slog.Logger) (runs.Status, error) {
+			startAttempts(t, b, 0, func(ctx context.Context, h *runs.Lease, log *slog.Logger) (runs.Status, error) {
 				if attempts++; attempts == 1 && expires == 0 {
 					return mute.Execute(ctx, h, log)
 				}
 				return r.Execute(ctx, h, log)
-			}})
+			})
 			reconciled.WantCounts(t, b.WantDone(t, reconcile.Params{Scope: reconcile.Objects}),
 				reconciled.Counts{reconcile.Missing: 1, objectscan.Repaired: 1})
 			b.WantRows(t, `SELECT 'rereads ' || rereads || ', restarts ' || restarts FROM object_scans`, again)
@@ -223,6 +212,8 @@ func TestObjectScan_unrepairedAndRestarts_countOnce(t *testing.T) {
 // equal, and as unrepaired if it still differs.
 func TestObjectScan_objectListedAgain_keepsItsCount(t *testing.T) {
 	t.Parallel()
+	repairedOnce := reconciled.Counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Repaired: 1}
+	unrepairedOnce := reconciled.Counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Unrepaired: 1}
 	for name, c := range map[string]struct {
 		// unrepaired and drifted are stored of the object, and progress is its count. unread: it
 		// cannot be read now. same: it does not differ now.
@@ -234,19 +225,19 @@ func TestObjectScan_objectListedAgain_keepsItsCount(t *testing.T) {
 		"equal, then unrepaired, then equal": {true, false, "unrepaired = 1", false, true,
 			reconciled.Counts{objectscan.Equal: 20}},
 		"differing and unrepaired, then equal": {true, true, "mirror_older = 1, unrepaired = 1", false, true,
-			reconciled.Counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Repaired: 1}},
+			repairedOnce},
 		"equal, then unrepaired, then repaired": {true, false, "unrepaired = 1", false, false,
 			reconciled.Counts{objectscan.Equal: 20}},
 		"differing and unrepaired, then repaired": {true, true, "mirror_older = 1, unrepaired = 1", false, false,
-			reconciled.Counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Repaired: 1}},
+			repairedOnce},
 		"differing and repaired, then unrepaired": {false, true, "mirror_older = 1, repaired = 1", true, false,
-			reconciled.Counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Unrepaired: 1}},
+			unrepairedOnce},
 		"differing and unrepaired, and again unrepaired": {true, true, "mirror_older = 1, unrepaired = 1", true, false,
-			reconciled.Counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Unrepaired: 1}},
+			unrepairedOnce},
 		"equal, then unrepaired": {false, false, "repaired = 0", true, false,
 			reconciled.Counts{objectscan.Equal: 20, objectscan.Unrepaired: 1}},
 		"differing and repaired, and again repaired": {false, true, "mirror_older = 1, repaired = 1", false, false,
-			reconciled.Counts{objectscan.Equal: 19, objectscan.MirrorOlder: 1, objectscan.Repaired: 1}},
+			repairedOnce},
 		"equal, then differing and repaired": {false, false, "repaired = 0", false, false,
 			reconciled.Counts{objectscan.Equal: 20}},
 	} {
@@ -254,9 +245,7 @@ func TestObjectScan_objectListedAgain_keepsItsCount(t *testing.T) {
 			t.Parallel()
 			b := reconciled.NewMirroredEnv(t, 200, reconciled.LivingObjects)
 			if !c.same {
-				b.DB.Exec(t, `UPDATE objects SET state = '{"name": "old"}', state_hash = sha256('old'),
-					exact_hash = sha256('old'), tied_states = '[]', version_at = version_at - 10
-						WHERE object_id = 'obj_3'`)
+				b.DB.Exec(t, olderStateSQL, "obj_3")
 			}
 			if c.unread {
 				b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/things/obj_3")
@@ -266,8 +255,9 @@ func TestObjectScan_objectListedAgain_keepsItsCount(t *testing.T) {
 				VALUES ($1, 'thing', hashtextextended('obj_3', 0), $2, $3)`, run, c.unrepaired, c.drifted)
 			b.DB.Exec(t, `UPDATE object_scans SET checked = 1, `+c.progress)
 			b.StartReconciler(t, b.Runner())
-			c.want[reconcile.Processed] = 20
-			reconciled.WantExactCounts(t, b.WaitForEnd(t, run), c.want)
+			want := maps.Clone(c.want)
+			want[reconcile.Processed] = 20
+			reconciled.WantExactCounts(t, b.WaitForEnd(t, run), want)
 		})
 	}
 }
@@ -285,12 +275,9 @@ func scanSparsePages(t *testing.T, b *reconciled.Env, last, back int, empty bool
 	t.Helper()
 	b.Deliver(t, b.API.History.Events)
 	thing := fmt.Sprintf(`{"id":"obj_1","answer":%s}`, b.ObjectBody())
-	b.API.Intercept = func(call provider.Call) (*providerapi.Response, error) {
-		if call.Path != "/list" {
-			return nil, nil
-		}
+	interceptList(b, func(cursor string) *providerapi.Response {
 		var n int
-		_, _ = fmt.Sscan(call.Query.Get("cursor"), &n)
+		_, _ = fmt.Sscan(cursor, &n)
 		next, object := fmt.Sprint(n+1), ""
 		if n == last && back > 0 {
 			next = fmt.Sprint(back)
@@ -300,8 +287,8 @@ func scanSparsePages(t *testing.T, b *reconciled.Env, last, back int, empty bool
 		if n%3 == 2 && !empty {
 			object = thing
 		}
-		return b.Response(provider.Found, fmt.Appendf(nil, `{"things":[%s],"next":%q}`, object, next)), nil
-	}
+		return b.FoundResponse(fmt.Sprintf(`{"things":[%s],"next":%q}`, object, next))
+	})
 	b.StartReconciler(t, b.RunnerReading(sparseLists{}))
 	return b.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, DryRun: true})
 }

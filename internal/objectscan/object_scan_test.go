@@ -124,17 +124,13 @@ func TestObjectScan_eachKindOfDrift_isReportedAndRepaired(t *testing.T) {
 	b.StartReconciler(t, b.Runner())
 	dry := b.Scan(t, reconcile.Params{DryRun: true})
 	reconciled.WantExactCounts(t, dry, driftCounts(0))
-	if n := b.DB.QueryStrings(t, `SELECT count(*)::text FROM events WHERE origin = 'reconcile'`)[0]; n != "0" ||
-		!b.TypeCompleteUntil(t).IsZero() {
-		t.Errorf("a dry run has appended %s events, and the type is complete until %s", n, b.TypeCompleteUntil(t))
-	}
+	b.WantRows(t, `SELECT count(*)::text FROM events WHERE origin = 'reconcile'`, "0")
+	wantIncomplete(t, b)
 	calls := b.API.CallCount("/things/")
 	r := b.Scan(t, reconcile.Params{})
 	reconciled.WantExactCounts(t, r, driftCounts(5))
 	// the list contains the whole objects that are missing in the mirror or differ at one version
-	if made := b.API.CallCount("/things/") - calls; made != 2 {
-		t.Errorf("%d objects were requested by id", made)
-	}
+	b.API.WantCalls(t, "/things/", calls+2)
 	page, err := objectscan.Differences(t.Context(), b.OperatorPool, r.ID, "", "", "", 100)
 	testkit.Must(t, err)
 	var reported []string
@@ -246,9 +242,10 @@ func TestObjectScan_manyOrphans_needApproval(t *testing.T) {
 	if r.Detail != "" || r.ApprovedBy != "me" {
 		t.Errorf("approved by %s, the detail is %q", r.ApprovedBy, r.Detail)
 	}
-	if deleted := b.DB.QueryStrings(t, `SELECT count(*)::text FROM objects WHERE deleted`)[0]; r.Status != runs.Done ||
-		deleted != "129" || b.TypeCompleteUntil(t).IsZero() {
-		t.Errorf("%s: %s, %s deleted, complete until %s", r.Status, r.Detail, deleted, b.TypeCompleteUntil(t))
+	reconciled.WantRunDone(t, r)
+	b.WantRows(t, `SELECT count(*)::text FROM objects WHERE deleted`, "129")
+	if b.TypeCompleteUntil(t).IsZero() {
+		t.Error("the type is not complete")
 	}
 }
 
@@ -259,25 +256,24 @@ func TestObjectScan_expiredCursor_restartsTheList(t *testing.T) {
 	b := reconciled.NewMirroredEnv(t, 230, reconciled.LivingObjects)
 	addEachDrift(t, b)
 	times := 2
-	b.API.Intercept = func(c provider.Call) (*providerapi.Response, error) {
-		if c.Path == "/list" && c.Query.Get("cursor") == "obj_14" && times > 0 {
+	interceptList(b, func(cursor string) *providerapi.Response {
+		if cursor == "obj_14" && times > 0 {
 			times--
-			return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Expired,
-				Detail: "that was long ago"}}, nil
+			return b.Response(provider.Expired, nil)
 		}
-		return nil, nil
-	}
+		return nil
+	})
 	b.StartReconciler(t, b.Runner())
 	r := b.Scan(t, reconcile.Params{})
 	reconciled.WantExactCounts(t, r, driftCounts(5))
 	if report := b.Report(t, r.ID); report.Types[0].Restarts != 2 {
 		t.Errorf("%+v", report)
 	}
-	b.API.InterceptWith(func(c provider.Call) (*providerapi.Response, error) {
-		if c.Query.Get("cursor") != "" {
-			return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Expired}}, nil
+	interceptList(b, func(cursor string) *providerapi.Response {
+		if cursor != "" {
+			return b.Response(provider.Expired, nil)
 		}
-		return nil, nil
+		return nil
 	})
 	before := b.TypeCompleteUntil(t)
 	b.WantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "for type thing has expired")
@@ -341,8 +337,7 @@ func TestObjectScan_concurrentScans_makeMirrorEqual(t *testing.T) {
 	b.StartRunner(t, "two", 1, map[string]runs.Executor{reconcile.Job: b.Runner().Execute})
 	var requested []int64
 	for range 3 {
-		run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
-		requested = append(requested, run)
+		requested = append(requested, b.StartRun(t, reconcile.Params{Scope: reconcile.Objects}))
 	}
 	for _, run := range requested {
 		reconciled.WantCounts(t, b.WaitForEnd(t, run), reconciled.Counts{objectscan.Unrepaired: 0})
@@ -354,8 +349,7 @@ func TestObjectScan_concurrentScans_makeMirrorEqual(t *testing.T) {
 func TestObjectScan_brokenLists_reportTheCause(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 270, reconciled.LivingObjects)
-	b.API.RespondTo(&providerapi.Response{Verdict: provider.Verdict{Kind: provider.Found}, Date: b.API.Time,
-		Body: []byte(`{"things":[],"next":"again"}`)}, "/list")
+	b.API.RespondTo(b.FoundResponse(`{"things":[],"next":"again"}`), "/list")
 	b.StartReconciler(t, b.Runner())
 	b.WantFailure(t, reconcile.Params{Scope: reconcile.Objects, Type: "nothing"},
 		`does not list objects of type "nothing"; it lists thing`)
@@ -364,22 +358,41 @@ func TestObjectScan_brokenLists_reportTheCause(t *testing.T) {
 	b.API.InterceptWith(func(c provider.Call) (*providerapi.Response, error) {
 		switch {
 		case c.Path == "/list":
-			return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Found}, Date: b.API.Time,
-				Body: fmt.Appendf(nil, `{"things":[{"id":"obj_1","at":%d},{"id":""}]}`, b.API.Time.UnixMicro())}, nil
+			return b.FoundResponse(fmt.Sprintf(`{"things":[{"id":"obj_1","at":%d},{"id":""}]}`,
+				b.API.Time.UnixMicro())), nil
 		case strings.HasPrefix(c.Path, "/things/obj_1"):
-			return &providerapi.Response{Verdict: provider.Verdict{Kind: provider.Missing}, Date: b.API.Time}, nil
+			return b.MissingResponse(), nil
 		}
 		return nil, nil
 	})
-	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects})
-	b.WaitForRun(t, run, func(r *runs.Run) bool { return r.Status.Ended() })
-	left := b.Unrepaired(t, run)
+	left := b.Unrepaired(t, b.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects}).ID)
 	if len(left) != 2 || left[1].ObjectID != "obj_1" ||
-		!strings.Contains(left[1].Reason, "reports it as missing when it is refetched") ||
-		!b.TypeCompleteUntil(t).IsZero() {
-		t.Errorf("unrepaired %+v, complete until %s", left, b.TypeCompleteUntil(t))
+		!strings.Contains(left[1].Reason, "reports it as missing when it is refetched") {
+		t.Errorf("unrepaired %+v", left)
 	}
+	wantIncomplete(t, b)
 }
+
+// interceptList makes a function respond to requests for the list with a cursor. Nil stands for the
+// response of the API.
+func interceptList(b *reconciled.Env, respond func(cursor string) *providerapi.Response) {
+	b.API.InterceptWith(func(c provider.Call) (*providerapi.Response, error) {
+		if c.Path != "/list" {
+			return nil, nil
+		}
+		return respond(c.Query.Get("cursor")), nil
+	})
+}
+
+// startAttempts starts a runner that executes each attempt of a run with a function.
+func startAttempts(t *testing.T, b *reconciled.Env, slot int, execute runs.Executor) {
+	t.Helper()
+	b.StartRunner(t, "one", slot, map[string]runs.Executor{reconcile.Job: execute})
+}
+
+// olderStateSQL gives an object an earlier version with another state.
+const olderStateSQL = `UPDATE objects SET state = '{"name": "old"}', state_hash = sha256('old'),
+	exact_hash = sha256('old'), tied_states = '[]', version_at = version_at - 10 WHERE object_id = $1`
 
 // addEachDrift gives one object of the mirror each kind of difference. The others stay equal.
 func addEachDrift(t *testing.T, b *reconciled.Env) {
@@ -388,12 +401,11 @@ func addEachDrift(t *testing.T, b *reconciled.Env) {
 	b.DB.Exec(t, `UPDATE objects SET deleted = true, state = NULL, state_hash = sha256('-null'),
 		exact_hash = sha256('-null'), version_at = version_at - 10, time_from = 1, time_to = 1
 			WHERE object_id = 'obj_2'`)
-	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "old"}', state_hash = sha256('old'), exact_hash = sha256('old'),
-		tied_states = '[]', version_at = version_at - 10 WHERE object_id = 'obj_3'`)
+	b.DB.Exec(t, olderStateSQL, "obj_3")
 	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "odd"}', state_hash = sha256('odd'), exact_hash = sha256('odd'),
 		tied_states = '[]' WHERE object_id = 'obj_4'`)
 	b.DB.Exec(t, `UPDATE objects SET state = '{"name": "new"}', state_hash = sha256('new'), exact_hash = sha256('new'),
 		tied_states = '[]', version_at = version_at + 10, time_to = 9000000000000000 WHERE object_id = 'obj_5'`)
-	b.DB.Exec(t, `INSERT INTO objects SELECT (o).* FROM (SELECT jsonb_populate_record(o, '{"object_id": "gone"}') AS o
-		FROM objects o WHERE object_id = 'obj_6') o`)
+	b.DB.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"object_id": "gone"}')).*
+		FROM objects o WHERE object_id = 'obj_6'`)
 }

@@ -129,10 +129,8 @@ func TestObjectScan_listWithMoreContent_replacesTheWatermark(t *testing.T) {
 	b.StartRunner(t, "two", 1, map[string]runs.Executor{reconcile.Job: b.Runner(t).Execute})
 	b.Scan(t, full)
 	wantComplete(t, b, "product", "type product")
-	if report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, alone); err != nil ||
-		!slices.Equal(report.VersionOnlyTypes, []string{"product"}) {
-		t.Errorf("%+v, %v", report, err)
-	}
+	testkit.Equal(t, "types of which only versions are complete", []string{"product"},
+		b.Report(t, alone).VersionOnlyTypes)
 }
 
 // A scan of all types reads all customers once. It reads them once more for a type inside customers
@@ -170,11 +168,7 @@ func TestObjectScan_onlyIfMirroredTypes_areScannedWhenPresent(t *testing.T) {
 	b.Fake.Create("", "tax_id", owner)
 	b.Fake.Advance(time.Minute)
 	b.Deliver(t, func(n int) bool { return n == 3 }) // the webhook of the tax id is lost
-	if got := b.DB.QueryStrings(t,
-		`SELECT object_type FROM objects WHERE object_type IN ('card', 'tax_id')`); !slices.Equal(
-		got, []string{"card"}) {
-		t.Fatalf("the mirror has %q", got)
-	}
+	b.WantRows(t, `SELECT object_type FROM objects WHERE object_type IN ('card', 'tax_id')`, "card")
 	b.Fake.ResetRequests()
 	second := scan("", len(all)-1, pages, pages, 0)
 	if done := typesInPhase(t, b, second.ID, "done"); !slices.Contains(done, "card") || !complete("card") ||
@@ -326,9 +320,7 @@ func customerPages(b *reconciled.StripeEnv) (alone, sources, taxIDs int) {
 // typesInPhase returns the types of a run's report that are in a phase.
 func typesInPhase(t *testing.T, b *reconciled.StripeEnv, run int64, phase string) (all []string) {
 	t.Helper()
-	report, err := objectscan.ReportDrift(t.Context(), b.OperatorPool, run)
-	testkit.Must(t, err)
-	for _, one := range report.Types {
+	for _, one := range b.Report(t, run).Types {
 		if one.Phase == phase {
 			all = append(all, one.ObjectType)
 		}

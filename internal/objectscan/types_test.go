@@ -3,8 +3,8 @@ package objectscan_test
 import (
 	"context"
 	"log/slog"
-	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -71,10 +71,8 @@ func TestObjectScan_rejectedObject_isUnrepaired(t *testing.T) {
 	r := b.Scan(t, reconcile.Params{Type: "thing"})
 	reconciled.WantExactCounts(t, r, reconciled.Counts{reconcile.Processed: 22, objectscan.Equal: 20,
 		objectscan.ContentDiffers: 1, objectscan.Unrepaired: 1, objectscan.Orphans: 1, objectscan.Repaired: 1})
-	if deleted := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE deleted`); len(deleted) != 1 ||
-		deleted[0] != "gone" || !b.TypeCompleteUntil(t).IsZero() {
-		t.Errorf("deleted are %q, complete until %s", deleted, b.TypeCompleteUntil(t))
-	}
+	b.WantRows(t, `SELECT object_id FROM objects WHERE deleted`, "gone")
+	wantIncomplete(t, b)
 	left := b.Unrepaired(t, r.ID)
 	if len(left) != 1 || left[0].ObjectID != "other_mode" || !strings.Contains(left[0].Reason, "403") {
 		t.Errorf("unrepaired %+v", left)
@@ -102,12 +100,20 @@ func TestObjectScan_objectFailsDuringOutage_waitsForTheAPI(t *testing.T) {
 	b.StartReconciler(t, b.Runner())
 	run := b.StartRun(t, reconcile.Params{Scope: reconcile.Objects, Type: "thing"})
 	r := b.WaitForRun(t, run, func(r *runs.Run) bool { return strings.Contains(r.Detail, "502") || r.Status.Ended() })
-	if n := reconciled.QueryOne[int64](t, b,
-		`SELECT coalesce(sum(unrepaired), 0) FROM object_scans`); r.Status.Ended() || n != 0 {
-		t.Errorf("%s with %d unrepaired: %s", r.Status, n, r.Detail)
+	if r.Status.Ended() {
+		t.Errorf("%s: %s", r.Status, r.Detail)
 	}
+	reconciled.WantValue(t, b, 0, `SELECT coalesce(sum(unrepaired), 0)::int FROM object_scans`)
 	well.Store(true)
 	reconciled.WantExactCounts(t, b.WaitForEnd(t, run), driftCounts(5))
+}
+
+// wantIncomplete checks that the type has no watermark.
+func wantIncomplete(t *testing.T, b *reconciled.Env) {
+	t.Helper()
+	if until := b.TypeCompleteUntil(t); !until.IsZero() {
+		t.Errorf("complete until %s", until)
+	}
 }
 
 // The error for a source whose API lists nothing names the missing setting.
@@ -130,17 +136,6 @@ func TestObjectScan_untilBeforeSince_isRejected(t *testing.T) {
 	b.StartReconciler(t, b.Runner())
 	b.Scan(t, reconcile.Params{})
 	b.WantFailure(t, reconcile.Params{Scope: reconcile.Objects, Until: b.TypeCompleteUntil(t).Add(-time.Hour)}, "since")
-}
-
-// If the API lists no event any more, it still knows an event that a webhook brought.
-func TestAccountCheck_scanWithoutEvents_usesWebhookEvents(t *testing.T) {
-	t.Parallel()
-	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
-	b.CopyObjects(t, "gone")
-	listNoEvents(b, "")
-	b.StartReconciler(t, b.Runner())
-	reconciled.WantExactCounts(t, b.Scan(t, reconcile.Params{}),
-		reconciled.Counts{reconcile.Processed: 21, objectscan.Equal: 20, objectscan.Orphans: 1, objectscan.Repaired: 1})
 }
 
 // A version above the listed one is newer only if the list cannot contain it yet. An object whose
@@ -210,22 +205,19 @@ func TestObjectScan_killedBeforeRepair_readsTheListAgain(t *testing.T) {
 	f.Fake.Advance(time.Minute)
 	r := f.Runner()
 	attempts := 0
-	f.StartRunner(t, "one", 0, map[string]runs.Executor{reconcile.Job: func(ctx context.Context, h *runs.Lease,
-		log *slog.Logger) (runs.Status, error) {
+	startAttempts(t, f.Env, 0, func(ctx context.Context, h *runs.Lease, log *slog.Logger) (runs.Status, error) {
 		attempt := reconciled.OtherRunner(r)
 		if attempts++; attempts <= 2 {
 			attempt.Log = f.DB.Role(t, "operator") // this role may not append
 		}
 		return attempt.Execute(ctx, h, log)
-	}})
+	})
 	got := f.RunToEnd(t, reconcile.Params{Scope: reconcile.Objects, Type: "pull_request"})
 	n := f.Count(t, `SELECT count(*) FROM objects WHERE object_type = 'pull_request' AND NOT deleted`)
 	if n == 0 || attempts < 3 {
 		t.Fatalf("%d pull requests after %d attempts: the test checks nothing", n, attempts)
 	}
-	if got.Status != runs.Done {
-		t.Errorf("%s: %s", got.Status, got.Detail)
-	}
+	reconciled.WantRunDone(t, got)
 	reconciled.WantExactCounts(t, got, reconciled.Counts{reconcile.Processed: n, reconcile.Missing: n,
 		objectscan.Repaired: n})
 }
@@ -270,10 +262,7 @@ func TestObjectScan_notListableType_isReported(t *testing.T) {
 	b.API.RespondTo(empty, "/aaas")
 	b.StartTwoTypes(t)
 	b.Scan(t, reconcile.Params{})
-	if p := watermarksOf(t, b, "type aaa"); len(p) != 1 || p[0].NotListableRun != 0 ||
-		p[0].NotListableReason != "" {
-		t.Errorf("after a list the watermark is %+v", p)
-	}
+	wantNotListable(t, b, "type aaa", 0, "")
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/aaas")
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusTooManyRequests), "/list")
 	requested := b.API.CallCount("/aaas")
@@ -291,19 +280,11 @@ func TestObjectScan_notListableType_isReported(t *testing.T) {
 		report.Types[1].Reason != "" {
 		t.Errorf("%+v", report)
 	}
-	if p := watermarksOf(t, b, "type aaa"); len(p) != 1 || p[0].NotListableRun != run ||
-		!strings.Contains(p[0].NotListableReason, "403") {
-		t.Errorf("after a rejection the watermark is %+v", p)
-	}
-	if p := watermarksOf(t, b, "type thing"); len(p) != 1 || p[0].NotListableRun != 0 {
-		t.Errorf("the watermark of the other type is %+v", p)
-	}
+	wantNotListable(t, b, "type aaa", run, "403")
+	wantNotListable(t, b, "type thing", 0, "")
 	b.API.RespondTo(empty, "/aaas")
 	b.Scan(t, reconcile.Params{})
-	if p := watermarksOf(t, b, "type aaa"); len(p) != 1 || p[0].NotListableRun != 0 ||
-		p[0].NotListableReason != "" {
-		t.Errorf("after another list the watermark is %+v", p)
-	}
+	wantNotListable(t, b, "type aaa", 0, "")
 }
 
 // A key that may list no type fails the run, also after another process has recorded some of the
@@ -320,28 +301,15 @@ func TestObjectScan_keyListsNothing_failsTheRun(t *testing.T) {
 	reconciled.WantRunFailed(t, b.WaitForEnd(t, run), "403")
 }
 
-// listNoEvents makes the API list no events any more.
-func listNoEvents(b *reconciled.Env, list string) {
-	b.API.InterceptWith(func(c provider.Call) (*providerapi.Response, error) {
-		switch {
-		case c.Path == "/":
-			return b.FoundResponse(string(b.API.History.EventsPage(math.MaxInt64-1, math.MaxInt64, "", 1))), nil
-		case c.Path == "/list" && list != "":
-			return b.FoundResponse(list), nil
-		}
-		return nil, nil
-	})
-}
-
-// watermarksOf returns the watermarks of a type, with the newest run that could not list it.
-func watermarksOf(t *testing.T, b *reconciled.Env, what string) (all []watermarks.Completeness) {
+// wantNotListable checks which run could not list a type, 0 for none, and that its reason contains a
+// text.
+func wantNotListable(t *testing.T, b *reconciled.Env, what string, run int64, reason string) {
 	t.Helper()
 	page, err := watermarks.List(t.Context(), b.OperatorPool, b.Source, "", 10)
 	testkit.Must(t, err)
-	for _, p := range page.Items {
-		if p.Subject == what {
-			all = append(all, p)
-		}
+	all := slices.DeleteFunc(page.Items, func(p watermarks.Completeness) bool { return p.Subject != what })
+	if len(all) != 1 || all[0].NotListableRun != run || !strings.Contains(all[0].NotListableReason, reason) ||
+		reason == "" && all[0].NotListableReason != "" {
+		t.Errorf("the watermarks of %s are %+v, want run %d and the reason %q", what, all, run, reason)
 	}
-	return all
 }

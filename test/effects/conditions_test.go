@@ -1,7 +1,6 @@
 package effects_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -45,12 +44,8 @@ func TestRunner_crashAtEveryPoint_conditionsDecidedOnce(t *testing.T) {
 			u.steps[i].when = "not (" + u.steps[i].when + ")"
 		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); w.run(ctx, "heir", neverCrashes()) }()
+	w.startAll([]*crasher{neverCrashes()})
 	w.review()
-	cancel()
-	<-done
 	acts := map[string]int{}
 	for _, c := range w.dest.Calls() {
 		acts[c.Path]++

@@ -17,7 +17,6 @@ import (
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
-	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 )
@@ -193,16 +192,10 @@ func (w *editWorld) executeUntilNone(rules *effects.Rules, destinations []config
 		}
 	}()
 	testkit.Eventually(w.t, *patience, func() error {
-		var n int
-		if err := w.log.DB.Pool.QueryRow(w.t.Context(), `SELECT count(*) FROM effects WHERE state = ANY($1)`,
-			states).Scan(&n); err != nil || n > 0 {
-			if err != nil {
-				return err
-			}
-			return fmt.Errorf("%d effects are %v: %q", n, states,
-				w.log.DB.QueryStrings(w.t, `SELECT concat_ws(' ', e.rule,
-				e.state, e.attempts, e.due, e.reason, s.state, s.resolved_by, s.error) FROM effects e LEFT
-					JOIN effect_steps s USING (effect) WHERE e.state = ANY($1) ORDER BY 1 LIMIT 5`, states))
+		if left := w.log.DB.QueryStrings(w.t, `SELECT concat_ws(' ', e.rule, e.state, e.attempts, e.due, e.reason,
+			s.state, s.resolved_by, s.error) FROM effects e LEFT JOIN effect_steps s USING (effect)
+			WHERE e.state = ANY($1) ORDER BY 1 LIMIT 5`, states); len(left) > 0 {
+			return fmt.Errorf("some effects are %v: %q", states, left)
 		}
 		return nil
 	})
@@ -231,13 +224,7 @@ func TestEffects_ruleEditedDuringUnknownOutcome_stepDoneOnce(t *testing.T) {
 	all := allEdits()
 	w := &editWorld{&world{t: t, log: applied.New(t)}, all, newDestination(t, all), newDestination(t, all)}
 	rules, destinations := w.rulesOf(false)
-	err := postgres.InTx(t.Context(), w.log.Pool, "plan", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := effects.Plan(ctx, tx, 0,
-			rules.Evaluate(&effects.Transition{Source: applied.SourceName, Number: w.log.Source,
-				Type: "thing", ID: "obj", New: []byte(`{"id": "obj"}`), Event: effects.Event{ID: 1}}))
-		return err
-	})
-	must(t, err)
+	w.planObject(rules)
 	w.executeUntilNone(rules, destinations, "planned", "running")
 	w.here.stopLosing()
 	w.there.stopLosing()

@@ -64,9 +64,7 @@ func TestRunner_crashAtEveryPoint_stepsDoneOnce(t *testing.T) {
 			w.planEffects()
 			w.crashEach()
 			early := len(w.log.DB.QueryStrings(t, `SELECT effect::text FROM effects WHERE state = 'done'`))
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() { defer close(done); w.run(ctx, "heir", neverCrashes()) }()
+			w.startAll([]*crasher{neverCrashes()})
 			w.waitUntilIdle()
 			w.checkLedger()
 			unknown := len(w.log.DB.QueryStrings(t, `SELECT effect::text FROM effects WHERE state = 'needs_review'`))
@@ -76,8 +74,6 @@ func TestRunner_crashAtEveryPoint_stepsDoneOnce(t *testing.T) {
 			}
 			w.review()
 			w.checkCalls()
-			cancel()
-			<-done
 			t.Logf("%d processes crashed, %d of them after all was done, and %d left an unknown outcome",
 				len(w.rules), early, unknown)
 			if early == 0 {
@@ -91,8 +87,13 @@ func TestRunner_crashAtEveryPoint_stepsDoneOnce(t *testing.T) {
 func (w *world) planEffects() {
 	w.t.Helper()
 	known, _ := w.configured(1, w.dest.url)
-	body := []byte(`{"object_id": "obj", "time": 1, "object": {"id": "obj"}}`)
-	w.model.read(w.t, 0, true, 1, body)
+	w.model.read(w.t, 0, true, 1, []byte(`{"object_id": "obj", "time": 1, "object": {"id": "obj"}}`))
+	w.planObject(known)
+}
+
+// planObject plans the effects of rules for one object.
+func (w *world) planObject(known *effects.Rules) {
+	w.t.Helper()
 	err := postgres.InTx(w.t.Context(), w.log.Pool, "plan", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := effects.Plan(ctx, tx, 0,
 			known.Evaluate(&effects.Transition{Source: applied.SourceName, Number: w.log.Source,
@@ -167,12 +168,8 @@ func (l *lines) has(text string) bool {
 func TestRunner_concurrentLeases_oneWins(t *testing.T) {
 	t.Parallel()
 	w, both, _ := duel(t, once)
-	hold, err := w.log.DB.Pool.Begin(t.Context())
-	must(t, err)
 	// This is the lock of a process that leases an effect.
-	if _, err := hold.Exec(t.Context(), `SELECT FROM effects FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	hold := testkit.OpenTx(t, w.log.DB.Pool, `SELECT FROM effects FOR UPDATE`)
 	w.startAll(both)
 	testkit.Eventually(t, *patience, func() error { // both have polled for effects, or wait for the lock
 		if w.log.DB.QueryStrings(t, `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database()

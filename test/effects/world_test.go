@@ -320,13 +320,8 @@ func (w *world) overlap(ids []int64, missed bool, r *rand.Rand) {
 	if len(ids) == 0 {
 		return
 	}
-	hold, err := w.log.DB.Pool.Begin(w.t.Context())
-	must(w.t, err)
-	defer func() { _ = hold.Rollback(context.WithoutCancel(w.t.Context())) }()
 	// Both replays write this table.
-	if _, err := hold.Exec(w.t.Context(), `LOCK TABLE outcomes IN SHARE MODE`); err != nil {
-		w.t.Fatal(err)
-	}
+	hold := testkit.OpenTx(w.t, w.log.DB.Pool, `LOCK TABLE outcomes IN SHARE MODE`)
 	var both []int64
 	for range 2 {
 		// If events were missed, all apply the same ones in the same order.

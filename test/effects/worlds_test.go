@@ -98,8 +98,7 @@ func (w *world) checkVerifyReport() {
 	known, err := events.RegisterSources(w.t.Context(), w.log.OperatorPool, nil)
 	must(w.t, err)
 	r, err := verify.Verify(w.t.Context(), verify.Options{Pool: w.log.OperatorPool, Known: known,
-		Sources:  w.log.Sources,
-		MaxItems: 3})
+		Sources: w.log.Sources, MaxItems: 3})
 	must(w.t, err)
 	for _, f := range r.Findings {
 		if f.Kind == verify.EffectTwice || f.Kind == verify.EffectWrong {
@@ -311,8 +310,7 @@ func (w *world) waitUntilIdle() {
 	w.t.Helper()
 	testkit.Eventually(w.t, *patience, func() error {
 		if n := w.log.DB.QueryStrings(w.t, `SELECT state || ' ' || count(*) FROM effects
-			WHERE state IN ('planned', 'running',
-			'failed') GROUP BY state`); len(n) > 0 {
+			WHERE state IN ('planned', 'running', 'failed') GROUP BY state`); len(n) > 0 {
 			return fmt.Errorf("%v", n)
 		}
 		return nil
@@ -342,9 +340,8 @@ func (w *world) review() {
 		w.waitUntilIdle()
 		w.checkLedger()
 		w.checkVerifyReport()
-		waits := w.log.DB.QueryStrings(w.t, `SELECT effect::text FROM effects WHERE state IN ('awaiting_approval',
-			'needs_review')
-			ORDER BY effect`)
+		waits := w.log.DB.QueryStrings(w.t, `SELECT effect::text FROM effects
+			WHERE state IN ('awaiting_approval', 'needs_review') ORDER BY effect`)
 		if len(waits) == 0 {
 			return
 		}

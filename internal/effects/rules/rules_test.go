@@ -28,6 +28,16 @@ func templateData(t *testing.T, old, now string) *rules.TemplateData {
 	return f
 }
 
+// eval evaluates a condition.
+func eval(t *testing.T, text string, f *rules.TemplateData) (bool, error) {
+	t.Helper()
+	e, err := rules.Compile(text, change, true)
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return e.EvalBool(f)
+}
+
 // Conditions see the change. An optional access to a missing value is not an error.
 func TestExpressionEvalBool_conditions_seeTheChange(t *testing.T) {
 	t.Parallel()
@@ -49,20 +59,11 @@ func TestExpressionEvalBool_conditions_seeTheChange(t *testing.T) {
 		`new.big == 9007199254740993`:                 true,
 		`any(new.lines, any(old.lines, #.amount==5))`: true,
 	} {
-		e, err := rules.Compile(text, change, true)
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
-		if got, err := e.EvalBool(f); err != nil || got != want {
+		if got, err := eval(t, text, f); err != nil || got != want {
 			t.Errorf("%s: %t, %v", text, got, err)
 		}
 	}
-	created, err := rules.Compile(`old == nil`, change, true)
-	must(t, err)
-	if got, err := created.EvalBool(templateData(t, ``, `{}`)); err != nil || !got {
-		t.Errorf("for a created object: %t, %v", got, err)
-	}
+	wantTrue(t, `old == nil`, templateData(t, ``, `{}`)) // a created object
 }
 
 // Compile rejects an invalid expression and names its position.
@@ -97,12 +98,7 @@ func TestExpressionEvalBool_endlessExpressions_fail(t *testing.T) {
 	for _, text := range []string{`all(new.a, all(new.a, all(new.a, true)))`,
 		`count(1..90000, count(1..90000, true) > 0) > 0`, `len(map(1..50000, 1..50000)) > 0`,
 		`repeat("x", 1000000000) == ""`} {
-		e, err := rules.Compile(text, change, true)
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
-		if _, err := e.EvalBool(f); err == nil || !strings.Contains(err.Error(), "is too much work") &&
+		if _, err := eval(t, text, f); err == nil || !strings.Contains(err.Error(), "is too much work") &&
 			!strings.Contains(err.Error(), "creates more than 100000 elements") {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -114,19 +110,14 @@ func TestTextRender_valuesStayWithinTheirPlace(t *testing.T) {
 	t.Parallel()
 	f := templateData(t, ``, `{"id":"in_1","total":12.30,"name":"\"}, {\"evil\": 1","lines":[1,2],"none":null,`+
 		`"big":12345678901234567890.5,"free":0}`)
-	for text, want := range map[string]string{
+	for of, want := range map[string]string{
 		`plain`: "plain", ``: "", `email:receipt:{{ new.id }}`: "email:receipt:in_1", `{{new.total}} EUR`: "12.3 EUR",
 		`{{ {"a": {"b": 1}}.a.b }}`: "1", `{{ "}}" + new.id }}`: "}}in_1",
 		`{{ new.lines }}`: "[1,2]", `{{ new.none ?? "-" }}`: "-", `{{ new.big }}`: "12345678901234567890.5",
 		`{{new.free}}`: "0",
 	} {
-		c, err := rules.CompileText(text, change)
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
-		if got, err := c.Render(f); err != nil || got != want {
-			t.Errorf("%s: %q, %v", text, got, err)
+		if got, err := text(t, of).Render(f); err != nil || got != want {
+			t.Errorf("%s: %q, %v", of, got, err)
 		}
 	}
 	for text, want := range map[string]string{`a{{`: "has no }}", `{{ }}`: "is empty", `{{ "}} `: "has no }}",
@@ -135,13 +126,10 @@ func TestTextRender_valuesStayWithinTheirPlace(t *testing.T) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	null, err := rules.CompileText("x{{ new.none }}", change)
-	must(t, err)
-	if got, err := null.Render(f); err == nil {
+	if got, err := text(t, "x{{ new.none }}").Render(f); err == nil {
 		t.Errorf("null renders as %q", got)
 	}
-	at, err := rules.CompileText(`https://h/customers/{{ steps.customer.id }}?q={{ steps.customer.id }}`, change)
-	must(t, err)
+	at := text(t, `https://h/customers/{{ steps.customer.id }}?q={{ steps.customer.id }}`)
 	if got, err := at.RenderURL(f); err != nil || got != "https://h/customers/c%201%2F2?q=c+1%2F2" {
 		t.Errorf("address %q, %v", got, err)
 	}

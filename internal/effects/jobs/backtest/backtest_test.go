@@ -69,36 +69,51 @@ func newLog(t *testing.T, seed uint64, r *rules.Rule) (l *applied.Log, half time
 	return l, half
 }
 
-// runBacktest runs a backtest in small batches or in large ones. It returns "event key" by what the
-// ledger has, in order.
-func runBacktest(t *testing.T, l *applied.Log, r *rules.Rule, since time.Time) map[backtest.Ledger][]string {
+// options are those of a backtest of a rule.
+func options(t *testing.T, l *applied.Log, r *rules.Rule) backtest.Options {
 	t.Helper()
 	registered, err := events.RegisterSources(t.Context(), l.OperatorPool, nil)
 	must(t, err)
-	found := map[backtest.Ledger][]string{}
-	counts, err := backtest.Run(t.Context(), backtest.Options{Pool: l.OperatorPool, RegisteredSources: registered,
-		Sources: l.Sources, Rule: r, Since: since, ObjectsPerBatch: rand.IntN(4), EventsPerRead: rand.IntN(4)},
-		func(all []backtest.Change) error {
-			for _, c := range all {
-				found[c.Ledger] = append(found[c.Ledger], fmt.Sprintf("%d %s", c.Event, c.Key))
-				if c.Failure != "" || c.Source != applied.SourceName || c.ObjectType != "thing" || c.EventKey == "" ||
-					(c.Effect != 0) != (c.Ledger == backtest.Existing || c.Ledger == backtest.OtherVersion ||
-						c.Ledger == backtest.Gone) {
-					t.Errorf("%+v", c)
-				}
+	return backtest.Options{Pool: l.OperatorPool, RegisteredSources: registered, Sources: l.Sources, Rule: r}
+}
+
+// runBacktest runs a backtest in small batches or in large ones. It returns "event key" by what the
+// ledger has, in order.
+func runBacktest(t *testing.T, l *applied.Log, r *rules.Rule, since time.Time) found {
+	t.Helper()
+	all := found{}
+	o := options(t, l, r)
+	o.Since, o.ObjectsPerBatch, o.EventsPerRead = since, rand.IntN(4), rand.IntN(4)
+	counts, err := backtest.Run(t.Context(), o, func(some []backtest.Change) error {
+		for _, c := range some {
+			all[c.Ledger] = append(all[c.Ledger], fmt.Sprintf("%d %s", c.Event, c.Key))
+			if c.Failure != "" || c.Source != applied.SourceName || c.ObjectType != "thing" || c.EventKey == "" ||
+				(c.Effect != 0) != (c.Ledger == backtest.Existing || c.Ledger == backtest.OtherVersion ||
+					c.Ledger == backtest.Gone) {
+				t.Errorf("%+v", c)
 			}
-			return nil
-		})
+		}
+		return nil
+	})
 	if err != nil || counts.Anomalies > 0 {
 		t.Fatalf("%+v, %v", counts, err)
 	}
-	for what, all := range found {
-		if counts.Changes[what] != int64(len(all)) {
-			t.Errorf("%d are %s, and %d were visited", counts.Changes[what], what, len(all))
+	for what, lines := range all {
+		if counts.Changes[what] != int64(len(lines)) {
+			t.Errorf("%d are %s, and %d were visited", counts.Changes[what], what, len(lines))
 		}
-		slices.Sort(all)
+		slices.Sort(lines)
 	}
-	return found
+	return all
+}
+
+// found are effects as "event key", by what the ledger has.
+type found = map[backtest.Ledger][]string
+
+// wantFound compares the result of a backtest.
+func wantFound(t *testing.T, what string, l *applied.Log, r *rules.Rule, since time.Time, want found) {
+	t.Helper()
+	testkit.Equal(t, what, want, runBacktest(t, l, r, since))
 }
 
 // ledger returns the effects that were planned, for events from an id on.
@@ -124,37 +139,24 @@ func TestRun_sameRule_findsThePlannedEffects(t *testing.T) {
 			if len(want) < 20 {
 				t.Fatalf("%d effects: the test is empty", len(want))
 			}
-			if diff := cmp.Diff(map[backtest.Ledger][]string{backtest.Existing: want},
-				runBacktest(t, l, r, time.Time{})); diff != "" {
-				t.Errorf("(-planned +found): %s", diff)
-			}
+			wantFound(t, "the same rule", l, r, time.Time{}, found{backtest.Existing: want})
 			later := ledger(t, l, events.FirstID(since))
-			if diff := cmp.Diff(map[backtest.Ledger][]string{backtest.Existing: later},
-				runBacktest(t, l, r, since)); diff != "" || len(later) == 0 || len(later) == len(want) {
-				t.Errorf("since %s, %d of %d (-planned +found): %s", since, len(later), len(want), diff)
+			if len(later) == 0 || len(later) == len(want) {
+				t.Fatalf("%d of %d effects since %s: the test is empty", len(later), len(want), since)
 			}
+			wantFound(t, "since a start time", l, r, since, found{backtest.Existing: later})
 			newer := *r
 			newer.Version = 2
-			if diff := cmp.Diff(map[backtest.Ledger][]string{backtest.OtherVersion: want},
-				runBacktest(t, l, &newer, time.Time{})); diff != "" {
-				t.Errorf("under another version (-planned +found): %s", diff)
-			}
+			wantFound(t, "another version", l, &newer, time.Time{}, found{backtest.OtherVersion: want})
 			l.DB.Exec(t, `INSERT INTO effects (key, rule_version, forced, rule, source, account, object_type, object_id,
 				event_id, run, template_data, state, destination, planned_at, updated_at)
 				SELECT key, 2, 7, rule, source, account, object_type, object_id, event_id, 7, template_data, 'done',
 					destination, planned_at, updated_at FROM effects`)
-			if diff := cmp.Diff(map[backtest.Ledger][]string{backtest.OtherVersion: want},
-				runBacktest(t, l, &newer, time.Time{})); diff != "" {
-				t.Errorf("under a version that only forced effects have (-planned +found): %s", diff)
-			}
+			wantFound(t, "a version that only forced effects have", l, &newer, time.Time{},
+				found{backtest.OtherVersion: want})
 			l.DB.Exec(t, `DELETE FROM effects`)
-			if diff := cmp.Diff(map[backtest.Ledger][]string{backtest.New: want},
-				runBacktest(t, l, r, time.Time{})); diff != "" {
-				t.Errorf("with an empty ledger (-planned +found): %s", diff)
-			}
-			if found := runBacktest(t, l, r, time.Now().Add(time.Hour)); len(found) > 0 {
-				t.Errorf("with a start time in the future: %v", found)
-			}
+			wantFound(t, "an empty ledger", l, r, time.Time{}, found{backtest.New: want})
+			wantFound(t, "a start time in the future", l, r, time.Now().Add(time.Hour), found{})
 		})
 	}
 }
@@ -168,11 +170,8 @@ func TestRun_manyEvents_useBoundedBatches(t *testing.T) {
 	like.Objects = 150
 	ids := l.Append(t, l.Source, sim.Generate(rand.New(rand.NewPCG(3, 9)), like).Events)
 	applied.Apply(t, p, events.LiveRun, ids)
-	registered, err := events.RegisterSources(t.Context(), l.OperatorPool, nil)
-	must(t, err)
 	batch, most, all := apply.DefaultSettings.Batch, 0, 0
-	_, err = backtest.Run(t.Context(), backtest.Options{Pool: l.OperatorPool, RegisteredSources: registered,
-		Sources: l.Sources, Rule: eachEventRule(t)}, func(some []backtest.Change) error {
+	_, err := backtest.Run(t.Context(), options(t, l, eachEventRule(t)), func(some []backtest.Change) error {
 		most, all = max(most, len(some)), all+len(some)
 		return nil
 	})
@@ -214,9 +213,8 @@ func TestRun_keyPerObject_isNewOnce(t *testing.T) {
 func TestRun_unconfiguredSource_isRejected(t *testing.T) {
 	t.Parallel()
 	l := applied.New(t)
-	registered, err := events.RegisterSources(t.Context(), l.OperatorPool, nil)
-	must(t, err)
-	o := backtest.Options{Pool: l.OperatorPool, RegisteredSources: registered, Rule: rule(t, "{{ object.id }}", 1)}
+	o := options(t, l, rule(t, "{{ object.id }}", 1))
+	o.Sources = nil
 	if _, err := backtest.Run(t.Context(), o, nil); err == nil {
 		t.Error("a source that is not configured was read")
 	}
@@ -243,22 +241,15 @@ func withCondition(t *testing.T, r *rules.Rule, text string) *rules.Rule {
 	return r
 }
 
-// wantNotWanted returns the effects that a rule does not want.
-func wantNotWanted(t *testing.T, l *applied.Log, r *rules.Rule) (all []backtest.Change) {
+// notWanted returns the effects that a rule does not want.
+func notWanted(t *testing.T, l *applied.Log, r *rules.Rule) (all []backtest.Change) {
 	t.Helper()
-	registered, err := events.RegisterSources(t.Context(), l.OperatorPool, nil)
-	must(t, err)
-	if _, err := backtest.Run(t.Context(), backtest.Options{Pool: l.OperatorPool, RegisteredSources: registered,
-		Sources: l.Sources, Rule: r}, func(some []backtest.Change) error {
-		for _, c := range some {
-			if c.Ledger == backtest.Gone {
-				all = append(all, c)
-			}
-		}
+	_, err := backtest.Run(t.Context(), options(t, l, r), func(some []backtest.Change) error {
+		all = append(all, slices.DeleteFunc(slices.Clone(some),
+			func(c backtest.Change) bool { return c.Ledger != backtest.Gone })...)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
+	must(t, err)
 	return all
 }
 
@@ -294,10 +285,8 @@ func TestRun_narrowerRule_listsUnwantedEffects(t *testing.T) {
 			t.Fatalf("%d and %d effects: the test is empty", len(even), len(odd))
 		}
 		narrow := withCondition(t, rule(t, key, of.version), `object.id matches "[02468]$"`)
-		if diff := cmp.Diff(map[backtest.Ledger][]string{of.stays: even, backtest.Gone: odd},
-			runBacktest(t, l, narrow, of.from)); diff != "" {
-			t.Errorf("since %s, version %d (-want +found): %s", of.from, of.version, diff)
-		}
+		wantFound(t, fmt.Sprintf("since %s, version %d", of.from, of.version), l, narrow, of.from,
+			found{of.stays: even, backtest.Gone: odd})
 	}
 }
 
@@ -310,8 +299,7 @@ func TestRun_otherKey_listsOldEffectsOnce(t *testing.T) {
 	const entry = `INSERT INTO effects (key, rule_version, forced, rule, source, account, object_type, object_id,
 		event_id, run, template_data, state, destination, planned_at, updated_at)
 		SELECT %s, %s, %s, %s, source, account, object_type, object_id, %s, run, template_data, 'done', destination,
-			planned_at,
-			updated_at FROM effects WHERE rule_version = 1 AND forced = 0 AND rule = 'r' AND event_id <> 0
+			planned_at, updated_at FROM effects WHERE rule_version = 1 AND forced = 0 AND rule = 'r' AND event_id <> 0
 			AND key NOT LIKE 'r:trouble:%%'`
 	for _, as := range [][5]string{
 		{"key", "2", "0", "rule", "event_id"},
@@ -322,16 +310,14 @@ func TestRun_otherKey_listsOldEffectsOnce(t *testing.T) {
 	} {
 		l.DB.Exec(t, fmt.Sprintf(entry, as[0], as[1], as[2], as[3], as[4]))
 	}
-	found := runBacktest(t, l, rule(t, "v3 {{ object.id }}:{{ event.id }}", 3), time.Time{})
-	if diff := cmp.Diff(all, found[backtest.Gone]); diff != "" || len(found[backtest.New]) != len(all) ||
-		len(found) != 2 {
-		t.Errorf("%d are new (-planned +not wanted): %s", len(found[backtest.New]), diff)
+	changed := rule(t, "v3 {{ object.id }}:{{ event.id }}", 3)
+	got := runBacktest(t, l, changed, time.Time{})
+	testkit.Equal(t, "not wanted", all, got[backtest.Gone])
+	if len(got[backtest.New]) != len(all) || len(got) != 2 {
+		t.Errorf("%d are new: %v", len(got[backtest.New]), got)
 	}
-	if diff := cmp.Diff(later, runBacktest(t, l, rule(t, "v3 {{ object.id }}:{{ event.id }}", 3),
-		since)[backtest.Gone]); diff != "" {
-		t.Errorf("since %s (-planned +not wanted): %s", since, diff)
-	}
-	for _, c := range wantNotWanted(t, l, rule(t, "v3 {{ object.id }}:{{ event.id }}", 3)) {
+	testkit.Equal(t, "not wanted since a start time", later, runBacktest(t, l, changed, since)[backtest.Gone])
+	for _, c := range notWanted(t, l, changed) {
 		if c.LedgerVersion != 2 || c.RuleVersion != 3 || c.State != effects.Done {
 			t.Errorf("%+v", c)
 		}
@@ -361,27 +347,17 @@ func TestRun_sharedKey_isWantedByAnyObject(t *testing.T) {
 // that a replay applied, redacted events, and events that are not in the log any more.
 func TestRun_unknownHistory_isNotReported(t *testing.T) {
 	t.Parallel()
-	l := applied.New(t)
-	p := l.Applier(t, nil)
-	old := rule(t, "{{ object.id }}:{{ event.id }}", 1)
-	p.ReplaceRules(effects.NewRules([]*rules.Rule{old}))
-	ids := slices.Sorted(slices.Values(l.Append(t, l.Source, sim.Generate(rand.New(rand.NewPCG(6, 9)),
-		defaultLife).Events)))
-	for i := range ids {
-		applied.Apply(t, p, events.LiveRun, ids[i:i+1])
-	}
+	l, _ := newLog(t, 6, rule(t, "{{ object.id }}:{{ event.id }}", 1))
 	all := l.DB.QueryStrings(t, `SELECT event_id::text FROM effects ORDER BY event_id`)
 	l.DB.Exec(t, `UPDATE outcomes SET run = 9 WHERE event_id = `+all[1])
 	l.DB.Exec(t, `UPDATE outcomes SET status = 'dead', version = NULL WHERE event_id = `+all[2])
 	l.DB.Exec(t, `INSERT INTO redacted_events (event, run, at) VALUES (`+all[3]+`, 9, now())`)
 	l.DB.Exec(t, `SET session_replication_role = replica; DELETE FROM events WHERE id = `+all[4]+
 		`; RESET session_replication_role`)
-	var eachEventRule []string
-	for _, c := range wantNotWanted(t, l, withCondition(t, rule(t, "{{ object.id }}:{{ event.id }}", 2), "false")) {
-		eachEventRule = append(eachEventRule, strconv.FormatInt(c.Event, 10))
+	var reported []string
+	for _, c := range notWanted(t, l, withCondition(t, rule(t, "{{ object.id }}:{{ event.id }}", 2), "false")) {
+		reported = append(reported, strconv.FormatInt(c.Event, 10))
 	}
-	slices.Sort(eachEventRule)
-	if diff := cmp.Diff(slices.Concat(all[:1], all[5:]), eachEventRule); diff != "" {
-		t.Errorf("(-want +not wanted): %s", diff)
-	}
+	slices.Sort(reported)
+	testkit.Equal(t, "not wanted", slices.Concat(all[:1], all[5:]), reported)
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
@@ -94,9 +93,7 @@ func TestSkipSteps_anyPosition_effectContinues(t *testing.T) {
 			t.Parallel()
 			b := setupWithSource(t, c.steps)
 			b.plan(t, 1, 1)
-			reg := prometheus.NewRegistry()
-			metrics, err := runner.NewMetrics(reg)
-			must(t, err)
+			reg, metrics := newMetrics(t)
 			_, stop := b.launch(t, runner.Options{Metrics: metrics, Settings: patientSettings})
 			b.waitIdle(t)
 			stop()
@@ -145,9 +142,7 @@ func TestSkipSteps_ruleEditedAfterCall_decisionStays(t *testing.T) {
 	b.failRequests("/second", sink.RejectsContent)
 	b.plan(t, 1, 1)
 	_, stop := b.launch(t, runner.Options{Settings: patientSettings})
-	if got := b.waitIdle(t); got["needs_review"] != 1 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "needs_review", 1)
 	stop()
 	b.rules = edited.rules
 	must(t, b.retry(t))
@@ -195,7 +190,7 @@ func TestReadCheck_beforeFirstAttempt_decidesWhetherToSend(t *testing.T) {
 	const found = `mail done 0 {"id": "m_7"} found at the destination before the first attempt`
 	for name, c := range map[string]struct {
 		responses []scriptedResponse
-		state     string
+		state     effects.State
 		row       string
 		calls     string
 	}{
@@ -213,13 +208,9 @@ func TestReadCheck_beforeFirstAttempt_decidesWhetherToSend(t *testing.T) {
 			b := setupWithSource(t, askedFirst)
 			other := b.useDestination(t, c.responses...)
 			b.plan(t, 1, 1)
-			reg := prometheus.NewRegistry()
-			metrics, err := runner.NewMetrics(reg)
-			must(t, err)
+			reg, metrics := newMetrics(t)
 			b.launch(t, runner.Options{Settings: patientSettings, Metrics: metrics})
-			if got := b.waitIdle(t); got[c.state] != 1 {
-				t.Error(got)
-			}
+			b.wantIdle(t, c.state, 1)
 			var methods []string
 			for _, call := range other.received() {
 				methods = append(methods, strings.Fields(call)[0])
@@ -264,9 +255,7 @@ func TestReclaim_checkBeforeFirstAttempt_isRepeated(t *testing.T) {
 		return nil
 	})
 	b.db.Exec(t, `UPDATE effects SET lease_until = clock_now() - interval '1 s'`)
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Error(got, b.stepRows(t, 1))
-	}
+	b.wantIdle(t, "done", 1)
 	testkit.Equal(t, "calls", []string{"GET /did", "GET /did", "POST /mail"}, other.received())
 }
 
@@ -278,9 +267,7 @@ func TestShow_notUndoable_namesChangesWithoutCompensation(t *testing.T) {
       - {name: mail, to: sink, timeout: 60s, path: "/mail", at_most_once: true, operator_resolves: true}`)
 	b.plan(t, 1, 1)
 	b.launch(t, runner.Options{Settings: patientSettings})
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got, b.stepRows(t, 1))
-	}
+	b.wantIdle(t, "done", 1)
 	v := b.show(t)
 	testkit.Equal(t, "not undoable", []string{"use", "mail"}, v.NotUndoable)
 	wantError(t, b.compensate(t, false), "its rule had no compensate for use, mail when")

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/standardwebhooks"
@@ -23,18 +21,11 @@ const forwardSecret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 // setupForward configures a forward of invoices to a handler.
 func setupForward(t *testing.T, receiver http.HandlerFunc) *fixture {
 	t.Helper()
-	server := httptest.NewServer(receiver)
-	t.Cleanup(server.Close)
 	b := setup(t, twoSteps)
-	cfg, err := config.Parse(fmt.Appendf(nil, `
-database: {url: postgres://x/y}
-sources:
-  shop: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
+	b.configure(t, `
 forward:
   app: {to: %q, types: [shop/invoice], secret: {value: %s}, allow: [127.0.0.1]}
-`, server.URL, forwardSecret), func(string) string { return "" })
-	must(t, err)
-	b.rules, b.destinations = effects.NewRules(cfg.Rules()), cfg.ResolveDestinations()
+`, serve(t, receiver), forwardSecret)
 	return b
 }
 
@@ -56,6 +47,16 @@ type forwardedCall struct {
 	// Revision is that of the object, State keeps the spelling of its numbers.
 	Revision int64
 	State    struct{ Total json.Number }
+}
+
+// wantSigned checks the signature of a message.
+func wantSigned(t *testing.T, header http.Header, body []byte) {
+	t.Helper()
+	src := &provider.Source{Name: "x", Secrets: []provider.Secret{{Name: "s", Value: []byte(forwardSecret)}}}
+	if _, err := (standardwebhooks.New()).Verify(src, &provider.Delivery{Body: body, Header: header,
+		ReceivedAt: time.Now()}); err != nil {
+		t.Error(err)
+	}
 }
 
 // The changes of an object arrive in order, also if the first attempt is rejected while newer ones
@@ -103,11 +104,7 @@ func TestRun_forwards_keepOrderOfEachObject(t *testing.T) {
 	ids := map[string]string{}
 	for _, c := range all {
 		got = append(got, fmt.Sprint(c.Object, c.Revision, " ", c.State.Total))
-		src := &provider.Source{Name: "x", Secrets: []provider.Secret{{Name: "s", Value: []byte(forwardSecret)}}}
-		if _, err := (standardwebhooks.New()).Verify(src, &provider.Delivery{Body: c.body, Header: c.header,
-			ReceivedAt: time.Now()}); err != nil {
-			t.Error(err)
-		}
+		wantSigned(t, c.header, c.body)
 		ids[fmt.Sprint(c.Object, c.Revision)] += c.header.Get("Webhook-Id") + " "
 	}
 	const total = " 820982911946154508.10"
@@ -124,9 +121,7 @@ func TestRun_forwardOverHTTP_callsOnlyAllowedAddresses(t *testing.T) {
 	b.destinations[0].Allow = nil
 	b.forward(t, "a", 1)
 	b.run(t, "one", b.pool)
-	if got := b.waitIdle(t); got["needs_review"] != 1 {
-		t.Errorf("effects %v", got)
-	}
+	b.wantIdle(t, "needs_review", 1)
 	const want = "is not in the list that the destination allows: without TLS it may not be called"
 	if reason := b.db.QueryStrings(t, `SELECT reason FROM effects`)[0]; !strings.HasSuffix(reason, want) {
 		t.Errorf("reason %q", reason)

@@ -1,7 +1,6 @@
 package runner_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -9,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
@@ -87,9 +85,7 @@ func TestLogNeedsReview_unknownStep_isLoggedOnce(t *testing.T) {
 		return len(w) == 1 && strings.Contains(w[0], "it is unknown whether steps of effects were executed") &&
 			strings.Contains(w[0], "effects=1 first=[1] rules=[follow]")
 	})
-	if calls := other.received(); len(calls) != 4 {
-		t.Error(calls)
-	}
+	other.wantCalls(t, 4)
 }
 
 // loggedCount returns the count of a log line.
@@ -108,12 +104,10 @@ func TestReclaim_logsNewlyUnknownSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `[{name: mail, to: sink, path: "/mail"}]`)
 	b.plan(t, 1, 4)
-	b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, lease_owner = 'z', lease_until = clock_now() -
-		interval
-		'1 second', lease_epoch = 1, attempts = 1, first_attempt_at = clock_now()`)
+	b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, lease_owner = 'z', lease_epoch = 1, attempts = 1,
+		lease_until = clock_now() - interval '1 second', first_attempt_at = clock_now()`)
 	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
-		reserved_at,
-		first_attempt_at)
+		reserved_at, first_attempt_at)
 		SELECT n, 'mail', 0, 'reserved', 'sink', '', 2, clock_now() - interval '2 min', clock_now() - CASE
 			WHEN n = 2 THEN interval '1 h' ELSE interval '2 min' END FROM generate_series(1, 3) n`)
 	b.db.Exec(t, `UPDATE effect_steps SET first_attempt_at = reserved_at WHERE effect <> 2`)
@@ -129,8 +123,7 @@ func TestReclaim_logsNewlyUnknownSteps(t *testing.T) {
 func TestLogNeedsReview_lostLease_isNotLogged(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `[{name: mail, to: sink, path: "/mail", timeout: 60s, capture: {id: id}}]`)
-	var requests chan heldRequest
-	b.destinations[0].URL, requests = holdRequests(t)
+	requests := b.holdRequests(t)
 	b.plan(t, 1, 2)
 	_, stop, log := b.logged(t, runner.Options{Settings: patientSettings})
 	calls := []heldRequest{<-requests, <-requests}
@@ -138,14 +131,7 @@ func TestLogNeedsReview_lostLease_isNotLogged(t *testing.T) {
 	for _, c := range calls {
 		c.response <- `{}`
 	}
-	testkit.Eventually(t, patience, func() error {
-		if text := log.String(); !strings.Contains(text,
-			"other processes leased effects before their responses came") ||
-			!strings.Contains(text, "effects need review") {
-			return errors.New(text)
-		}
-		return nil
-	})
+	log.waitFor(t, "other processes leased effects before their responses came", "effects need review")
 	stop() // suppressed counts are logged before it ends
 	for line := range strings.Lines(log.String()) {
 		if strings.Contains(line, "effects need review") && !strings.Contains(line, "effects=1 first=[1] ") {
@@ -164,25 +150,12 @@ func TestRedirectDetached_renamedDestination_movesEffects(t *testing.T) {
 	b.db.Exec(t, `UPDATE effects SET rule = 'gone' WHERE effect = 3`)
 	b.db.Exec(t, `UPDATE effects SET destination = 'other', state = 'failed' WHERE effect = 2`)
 	b.run(t, "a", b.pool)
-	testkit.Eventually(t, patience, func() error {
-		want := []string{"1 done sink", "2 done sink", "3 planned before destination before is not configured, and " +
-			"its rule names no configured one; it waits until either changes"}
-		if diff := cmp.Diff(want, b.db.QueryStrings(t, `SELECT concat_ws(' ', effect, state, destination,
-			nullif(reason, ''))
-			FROM effects ORDER BY effect`)); diff != "" {
-			return fmt.Errorf("%s", diff)
-		}
-		return nil
-	})
-	if attempts := b.db.QueryStrings(t,
-		`SELECT attempts::text FROM effects WHERE effect = 3 AND due > clock_now()`); len(
-		attempts) != 1 || attempts[0] != "0" {
-		t.Errorf("attempts %q of waiting effects", attempts)
-	}
+	b.waitForRow(t, `SELECT string_agg(concat_ws(' ', effect, state, destination, nullif(reason, '')), ', '
+		ORDER BY effect) FROM effects`, "1 done sink, 2 done sink, 3 planned before destination before is not "+
+		"configured, and its rule names no configured one; it waits until either changes")
+	b.wantValues(t, `SELECT attempts::text FROM effects WHERE effect = 3 AND due > clock_now()`, "0")
 	b.db.Exec(t, `UPDATE effects SET rule = 'follow', due = clock_now() WHERE effect = 3`)
-	if got := b.waitIdle(t); got["done"] != 3 {
-		t.Error(got)
-	}
+	b.wantIdle(t, "done", 3)
 }
 
 // Effects whose rule was renamed or removed are shown: in the log, once per rule and again after a
@@ -193,10 +166,9 @@ func TestRedirectDetached_missingRule_isLogged(t *testing.T) {
 	b := setupWithSource(t, twoSteps)
 	b.plan(t, 1, 3)
 	b.db.Exec(t, `UPDATE effects SET rule = 'gone', planned_at = planned_at - interval '10 days'`)
-	reg, settings := prometheus.NewRegistry(), quick
+	reg, metrics := newMetrics(t)
+	settings := quick
 	settings.MetricsEvery = 20 * time.Millisecond
-	metrics, err := runner.NewMetrics(reg)
-	must(t, err)
 	began := time.Now()
 	r, _, log := b.logged(t, runner.Options{Settings: settings, Metrics: metrics})
 	behind := func(least, most float64) {
@@ -208,14 +180,8 @@ func TestRedirectDetached_missingRule_isLogged(t *testing.T) {
 			return nil
 		})
 	}
-	claimed := func(times int) {
-		t.Helper()
-		b.waitForRow(t, fmt.Sprintf(`SELECT bool_and(lease_epoch >= %d AND state = 'planned'
-			AND due > clock_now())::text
-			FROM effects`, times), "true")
-	}
 	warnings := func() int { return strings.Count(log.String(), "rule=gone") }
-	claimed(1)
+	b.waitForLeases(t, 1)
 	behind(863_000, 866_000)
 	for _, want := range []string{"level=WARN", "postern effects list --rule gone --state planned",
 		"postern effects reject", "first="} {
@@ -228,16 +194,21 @@ func TestRedirectDetached_missingRule_isLogged(t *testing.T) {
 		t.Error(next)
 	}
 	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
-	claimed(2)
+	b.waitForLeases(t, 2)
 	if n := warnings(); n > 1+int(time.Since(began)/time.Minute) {
 		t.Errorf("%d warnings: %s", n, log)
 	}
 	b.reloadAndWaitForWarning(t, r, log, warnings)
 	b.db.Exec(t, `UPDATE effects SET rule = 'follow', due = clock_now()`)
-	if got := b.waitIdle(t); got["done"] != 3 {
-		t.Error(got)
-	}
+	b.wantIdle(t, "done", 3)
 	behind(0, 0)
+}
+
+// waitForLeases waits until each effect was leased a number of times and waits again.
+func (b *fixture) waitForLeases(t *testing.T, times int) {
+	t.Helper()
+	b.waitForRow(t, fmt.Sprintf(`SELECT bool_and(lease_epoch >= %d AND state = 'planned' AND due > clock_now())::text
+		FROM effects`, times), "true")
 }
 
 // reloadAndWaitForWarning reloads the configuration and waits for the warning, which comes earlier
@@ -267,9 +238,7 @@ func TestRedirectDetached_missingDestination_isLoggedOnceAMinute(t *testing.T) {
 	const line = "effects wait for a destination that is not configured: configure it, or name another in their rule"
 	warnings := func() int { return strings.Count(log.String(), line) }
 	for times := 1; times <= 5; times++ {
-		b.waitForRow(t, fmt.Sprintf(`SELECT bool_and(lease_epoch >= %d AND state = 'planned'
-			AND due > clock_now())::text
-			FROM effects`, times), "true")
+		b.waitForLeases(t, times)
 		b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
 	}
 	if n := warnings(); n < 1 || n > 1+int(time.Since(began)/time.Minute) ||
@@ -277,6 +246,15 @@ func TestRedirectDetached_missingDestination_isLoggedOnceAMinute(t *testing.T) {
 		t.Errorf("%d warnings: %s", n, log)
 	}
 	b.reloadAndWaitForWarning(t, r, log, warnings)
+}
+
+// newMetrics returns new metrics and their registry.
+func newMetrics(t *testing.T) (*prometheus.Registry, *runner.Metrics) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	metrics, err := runner.NewMetrics(reg)
+	must(t, err)
+	return reg, metrics
 }
 
 // metricValue returns the value of a series with at most one label.
@@ -320,9 +298,7 @@ func TestMetrics_countEffects(t *testing.T) {
 			now())`)
 	away := b.destinations[0]
 	away.Name, away.URL = "away", "http://127.0.0.1:1"
-	reg := prometheus.NewRegistry()
-	metrics, err := runner.NewMetrics(reg)
-	must(t, err)
+	reg, metrics := newMetrics(t)
 	if n := metricValue(t, reg, "postern_effects", "needs_review"); !math.IsNaN(n) {
 		t.Errorf("before the first reading there are %v", n)
 	}

@@ -7,7 +7,6 @@ import (
 	"mime"
 	"mime/quotedprintable"
 	"net/http"
-	"net/http/httptest"
 	netmail "net/mail"
 	"net/netip"
 	"slices"
@@ -17,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/mail"
@@ -30,21 +28,14 @@ import (
 func post(t *testing.T, more string) (*fixture, *sink.MailServer) {
 	t.Helper()
 	b, mails := setupWithSource(t, twoSteps), sink.NewMailServer(t)
-	b.mailTo(t, mails, more)
+	b.mailFrom(t, mails, "Müller & Söhne <shop@shop.example>", more)
 	return b, mails
 }
 
-func (b *fixture) mailTo(t *testing.T, mails *sink.MailServer, more string) {
-	t.Helper()
-	b.mailFrom(t, mails, "Müller & Söhne <shop@shop.example>", more)
-}
-
+// mailFrom configures the mail step with a sender.
 func (b *fixture) mailFrom(t *testing.T, mails *sink.MailServer, sender, more string) {
 	t.Helper()
-	text := fmt.Sprintf(`
-database: {url: postgres://x/y}
-sources:
-  shop: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
+	b.configure(t, `
 destinations:
   sink: {url: %q, allow: [127.0.0.1], timeout: 1s}
   post: {smtp: {host: 127.0.0.1, port: %d, tls: none, from: %q}, allow: [127.0.0.1], timeout: 2s}
@@ -59,9 +50,6 @@ effects:
 		`subject: "Rechnung {{ object.id }} für {{ new.name ?? \"\" }}", `+
 		`text: "Grüße.\n.\nNr. {{ object.id }}", html: "<p>{{ new.name ?? \"\" }}</p>"}%s}
 `, b.sink.URL, mails.Port, sender, more)
-	cfg, err := config.Parse([]byte(text), func(string) string { return "" })
-	must(t, err)
-	b.rules, b.destinations = effects.NewRules(cfg.Rules()), cfg.ResolveDestinations()
 }
 
 // about plans an effect of an object with a state.
@@ -94,17 +82,14 @@ func TestSendMail_retries_sendOneMail(t *testing.T) {
 	faults := faultsInOrder(sink.MailDropsBeforeBanner, sink.MailTemporaryFailure, sink.MailDropsBeforeMessage,
 		sink.MailboxFull)
 	mails.SetFaults(func() sink.MailFault { // each attempt is an hour after the previous one
-		b.db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
-			$$SELECT clock_timestamp() + interval '%d hours'$$`, mails.Connections()))
+		b.db.ReplaceClock(t, fmt.Sprintf("clock_timestamp() + interval '%d hours'", mails.Connections()))
 		return faults()
 	})
 	b.about(t, 1, `{"name": "Jörg \"Jo\" Ångström, Dr.", "cc": "boss@bücher.example"}`)
 	slowReclaim := quick
 	slowReclaim.ReclaimEvery = time.Hour // while the clock is moved, no process may reclaim the effect
 	b.launch(t, runner.Options{Settings: slowReclaim})
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got, b.show(t).Reason)
-	}
+	b.wantIdle(t, "done", 1)
 	accepted := mails.Accepted()
 	if len(accepted) != 1 || mails.Connections() != 5 {
 		t.Fatalf("%d mails of %d tries", len(accepted), mails.Connections())
@@ -119,8 +104,7 @@ func TestSendMail_retries_sendOneMail(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	stored := b.db.QueryStrings(t, `SELECT request->>'body' || '|' || (captured->>'message_id') || '|' ||
-		to_char(reserved_at AT
-		TIME ZONE 'UTC', 'YYYY') FROM effect_steps`)[0]
+		to_char(reserved_at AT TIME ZONE 'UTC', 'YYYY') FROM effect_steps`)[0]
 	body, more, _ := strings.Cut(stored, "|")
 	if received := mails.Received(); len(received) != 2 || received[0] != received[1] || received[1] != body {
 		t.Errorf("sent %q, stored %q", received, body)
@@ -159,9 +143,7 @@ func TestSendMail_unknownOutcome_isNotRepeated(t *testing.T) {
 			mails.SetFaults(faultsInOrder(fault))
 			b.about(t, 1, `{}`)
 			b.run(t, "a", b.pool)
-			if got := b.waitIdle(t); got["needs_review"] != 1 {
-				t.Fatal(got)
-			}
+			b.wantIdle(t, "needs_review", 1)
 			v := b.show(t)
 			if s := v.Steps[0]; s.State != effects.Unknown ||
 				!strings.Contains(s.Error, "its Message-ID is <postern-") ||
@@ -170,9 +152,8 @@ func TestSendMail_unknownOutcome_isNotRepeated(t *testing.T) {
 			}
 			wantError(t, b.retry(t), "resolve 1 --step mail")
 			must(t, b.resolve(t, effects.ResolveParams{Step: "mail", Done: fault != sink.MailDropsAfterMessage}))
-			if got := b.waitIdle(t); got["done"] != 1 || len(mails.Accepted()) != 1 {
-				t.Errorf("%v, %d mails", got, len(mails.Accepted()))
-			}
+			b.wantIdle(t, "done", 1)
+			waitForMails(t, mails, 1)
 		})
 	}
 }
@@ -185,14 +166,10 @@ func TestSendMail_laterSteps_seeTheMessageID(t *testing.T) {
 	mails.SetFaults(faultsInOrder(sink.MailAcceptsThenDrops))
 	b.about(t, 1, `{}`)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["needs_review"] != 1 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "needs_review", 1)
 	must(t, b.resolve(t, effects.ResolveParams{Step: "mail", Done: true}))
 	b.about(t, 2, `{}`)
-	if got := b.waitIdle(t); got["done"] != 2 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "done", 2)
 	for _, m := range mails.Accepted() {
 		recorded := false
 		for _, c := range b.sink.Calls() {
@@ -224,9 +201,7 @@ func TestSendMail_permanentRejection_needsReview(t *testing.T) {
 			mails.SetFaults(faultsInOrder(tc.fault))
 			b.about(t, 1, tc.state)
 			b.run(t, "a", b.pool)
-			if got := b.waitIdle(t); got["needs_review"] != 1 {
-				t.Fatal(got)
-			}
+			b.wantIdle(t, "needs_review", 1)
 			if v := b.show(t); !strings.Contains(v.Reason, tc.error) || len(mails.Accepted()) > 0 ||
 				v.Steps[0].State != effects.StepFailed || v.Steps[0].Status != tc.status {
 				t.Errorf("%+v; %d taken", v, len(mails.Accepted()))
@@ -307,7 +282,7 @@ const (
 func (b *fixture) serveMessageIDs(t *testing.T, mails *sink.MailServer) (url string, up *atomic.Bool) {
 	t.Helper()
 	up = new(atomic.Bool)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/messages" {
 			return
 		}
@@ -321,9 +296,7 @@ func (b *fixture) serveMessageIDs(t *testing.T, mails *sink.MailServer) (url str
 			}
 		}
 		http.NotFound(w, r)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL, up
+	}), up
 }
 
 // checkByAPI makes an API the destination of the check.
@@ -365,9 +338,8 @@ func TestMessageID_senderChanged_staysTheSame(t *testing.T) {
 			up.Store(true)
 			b.db.Exec(t, `UPDATE effects SET state = 'failed', due = clock_now(), attempts = 1, lease_until = NULL`)
 			b.run(t, "b", b.pool)
-			if got := b.waitIdle(t); got["done"] != 1 || len(mails.Accepted()) != 1 {
-				t.Fatal(got, b.show(t).Reason, mails.Accepted())
-			}
+			b.wantIdle(t, "done", 1)
+			waitForMails(t, mails, 1)
 			id := b.db.QueryStrings(t, `SELECT captured->>'message_id' FROM effect_steps WHERE step = 'mail'`)[0]
 			recorded := b.db.QueryStrings(t, `SELECT request->>'body' FROM effect_steps WHERE step = 'note'`)[0]
 			if !strings.HasSuffix(id, "@shop.example") || !strings.Contains(mails.Accepted()[0].Message, "<"+id+">") ||
@@ -384,9 +356,7 @@ func insertUnknownMails(t *testing.T, unknown, all int, check http.HandlerFunc) 
 	t.Helper()
 	b, mails := post(t, `, timeout: 10m, check: {to: sink, path: "/messages?id={{ steps.mail.message_id }}", `+
 		`done: answer.status == 200}`)
-	api := httptest.NewServer(check)
-	t.Cleanup(api.Close)
-	b.checkByAPI(api.URL)
+	b.checkByAPI(serve(t, check))
 	for i := range b.destinations {
 		b.destinations[i].Concurrency = 1
 	}
@@ -394,8 +364,7 @@ func insertUnknownMails(t *testing.T, unknown, all int, check http.HandlerFunc) 
 		b.about(t, id, `{}`)
 	}
 	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, resolved_by,
-		attempts,
-		reserved_at, ended_at, first_attempt_at)
+		attempts, reserved_at, ended_at, first_attempt_at)
 		SELECT effect, 'mail', 0, 'unknown', 'post', '', 'check', 1, clock_now() - interval '1 h',
 			clock_now() - interval '1 h', clock_now() - interval '1 h' FROM effects WHERE effect <= $1`, unknown)
 	b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 1, due = due - interval '1 s' WHERE effect <= $1`,
@@ -420,10 +389,7 @@ func TestNextDestination_checkDestinationDown_mailContinues(t *testing.T) {
 	b, mails := insertUnknownMails(t, 3, 5, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	b.run(t, "a", b.pool)
 	waitForMails(t, mails, 2)
-	if got := b.db.QueryStrings(t, `SELECT DISTINCT destination FROM effects WHERE effect <= 3`); len(got) != 1 ||
-		got[0] != "sink" {
-		t.Error(got)
-	}
+	b.waitForRow(t, `SELECT DISTINCT destination FROM effects WHERE effect <= 3`, "sink")
 }
 
 // A check destination that requests a pause is paused for all checks. A mail that it reports as not

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -27,9 +25,8 @@ import (
 func setupWithSource(t *testing.T, steps string) *fixture {
 	t.Helper()
 	b := setup(t, steps)
-	if _, err := events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"shop": "stripe"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := events.RegisterSources(t.Context(), b.db.Pool, map[string]string{"shop": "stripe"})
+	must(t, err)
 	return b
 }
 
@@ -43,15 +40,12 @@ func (b *fixture) operator(t *testing.T) *pgxpool.Pool {
 }
 
 // asOperator runs a function as an operator.
-func (b *fixture) asOperator(t *testing.T, do func(context.Context, pgx.Tx) ([]effects.View,
-	error)) (all []effects.View, err error) {
+func (b *fixture) asOperator(t *testing.T, do func(context.Context, pgx.Tx) ([]effects.View, error)) error {
 	t.Helper()
-	err = postgres.InTx(t.Context(), b.operator(t), "test", time.Minute,
-		func(ctx context.Context, tx pgx.Tx) (err error) {
-			all, err = do(ctx, tx)
-			return err
-		})
-	return all, err
+	return postgres.InTx(t.Context(), b.operator(t), "test", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := do(ctx, tx)
+		return err
+	})
 }
 
 func (b *fixture) show(t *testing.T) effects.View {
@@ -59,6 +53,22 @@ func (b *fixture) show(t *testing.T) effects.View {
 	all, err := effects.Show(t.Context(), b.operator(t), 1)
 	must(t, err)
 	return all[0]
+}
+
+// wantActions checks the allowed actions of effect 1.
+func (b *fixture) wantActions(t *testing.T, want string) {
+	t.Helper()
+	if got := b.show(t).AllowedActions; got != want {
+		t.Errorf("allowed actions %q, want %q", got, want)
+	}
+}
+
+// wantInActions checks that the allowed actions of effect 1 contain a text.
+func (b *fixture) wantInActions(t *testing.T, want string) {
+	t.Helper()
+	if got := b.show(t).AllowedActions; !strings.Contains(got, want) {
+		t.Errorf("allowed actions %q, want %q", got, want)
+	}
 }
 
 // wantError checks that an error contains a text.
@@ -71,18 +81,16 @@ func wantError(t *testing.T, err error, want string) {
 
 func (b *fixture) approve(t *testing.T, ids ...int64) error {
 	t.Helper()
-	_, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
+	return b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
 		return effects.Approve(ctx, tx, ids...)
 	})
-	return err
 }
 
 func (b *fixture) reject(t *testing.T, ids ...int64) error {
 	t.Helper()
-	_, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
+	return b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
 		return effects.Reject(ctx, tx, "why", ids...)
 	})
-	return err
 }
 
 // retry retries effects, effect 1 if none is named.
@@ -91,26 +99,23 @@ func (b *fixture) retry(t *testing.T, ids ...int64) error {
 	if ids == nil {
 		ids = []int64{1}
 	}
-	_, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
+	return b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
 		return effects.Retry(ctx, tx, ids...)
 	})
-	return err
 }
 
 func (b *fixture) resolve(t *testing.T, w effects.ResolveParams) error {
 	t.Helper()
-	_, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
+	return b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
 		return effects.Resolve(ctx, tx, 1, w)
 	})
-	return err
 }
 
 func (b *fixture) compensate(t *testing.T, partial bool) error {
 	t.Helper()
-	_, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
+	return b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
 		return effects.Compensate(ctx, tx, partial, 1)
 	})
-	return err
 }
 
 // failRequests makes requests to a path fail with the faults in order, and then succeed.
@@ -140,26 +145,19 @@ func TestApproveAndReject_effectsAwaitingApproval(t *testing.T) {
 	b.plan(t, 1, 4)
 	b.db.Exec(t, `UPDATE effects SET state = 'awaiting_approval', due = NULL`)
 	b.run(t, "a", b.pool)
-	if next := b.show(t).AllowedActions; !strings.Contains(next, "postern effects approve 1") {
-		t.Error(next)
-	}
+	b.wantInActions(t, "postern effects approve 1")
 	wantError(t, b.retry(t), "effect 1: it is awaiting_approval, so there is nothing to retry")
 	if err := b.approve(t, 1, 99); !errors.Is(err, events.ErrNotFound) || !strings.Contains(err.Error(), "effect 99") {
 		t.Error(err)
 	}
-	for _, err := range []error{b.approve(t, 1, 2), b.reject(t, 3)} {
-		if err != nil {
-			t.Error(err)
-		}
-	}
+	must(t, b.approve(t, 1, 2))
+	must(t, b.reject(t, 3))
 	wantError(t, b.approve(t, 4, 3), "effect 3: it is rejected, so there is nothing to approve")
 	got := b.waitIdle(t)
 	testkit.Equal(t, "effects by state", map[string]int{"done": 2, "rejected": 1, "awaiting_approval": 1}, got)
 	wantError(t, b.reject(t, 1), "effect 1: it is done")
 	wantError(t, b.reject(t), "name at least one")
-	if calls := len(b.sink.Calls()); calls != 4 {
-		t.Errorf("%d calls", calls)
-	}
+	b.wantCalls(t, 4)
 }
 
 // A failed effect is retried on an operator's request, with a request rendered from the current
@@ -168,16 +166,12 @@ func TestRetry_failedEffect_rendersNewRequest(t *testing.T) {
 	t.Parallel()
 	b := setupWithSource(t, twoSteps)
 	b.plan(t, 1, 1)
-	strict := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, `{"error": "no total"}`, http.StatusUnprocessableEntity)
-	}))
-	t.Cleanup(strict.Close)
 	was := b.destinations[0].URL
-	b.destinations[0].URL = strict.URL
+	b.destinations[0].URL = serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, `{"error": "no total"}`, http.StatusUnprocessableEntity)
+	})
 	stop := b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["needs_review"] != 1 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "needs_review", 1)
 	stop()
 	v := b.show(t)
 	if s := v.Steps[0]; s.State != effects.StepFailed || s.Status != 422 || s.Request != "POST /customers" ||
@@ -192,9 +186,7 @@ func TestRetry_failedEffect_rendersNewRequest(t *testing.T) {
 		1))
 	b.rules, b.destinations[0].URL = fixed.rules, was
 	b.run(t, "b", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "done", 1)
 	if c := b.sink.Calls()[0]; c.Key != key || c.JSON(t)["corrected"] != true {
 		t.Errorf("key %s, want %s; %s", c.Key, key, c.Body)
 	}
@@ -216,14 +208,9 @@ func TestResolve_doneStep_isCompensatedInReverse(t *testing.T) {
 	b.failRequests("/mail", sink.ActsThenDrops)
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["needs_review"] != 1 {
-		t.Fatal(got)
-	}
-	if next := b.show(t).AllowedActions; !strings.Contains(next,
-		"it is unknown whether step mail was executed; check at the destination, then run "+
-			"postern effects resolve 1 --step mail --done --captured '{\"id\": \"VALUE\"}', or --not-done") {
-		t.Error(next)
-	}
+	b.wantIdle(t, "needs_review", 1)
+	b.wantInActions(t, "it is unknown whether step mail was executed; check at the destination, then run "+
+		"postern effects resolve 1 --step mail --done --captured '{\"id\": \"VALUE\"}', or --not-done")
 	wantError(t, b.retry(t), "resolve 1 --step mail")
 	wantError(t, b.compensate(t, true), "first say what happened")
 	wantError(t, b.resolve(t, effects.ResolveParams{Step: "x", Done: true}),
@@ -237,17 +224,11 @@ func TestResolve_doneStep_isCompensatedInReverse(t *testing.T) {
 		"has no captured values")
 	must(t, b.resolve(t, effects.ResolveParams{Step: "mail", Done: true,
 		Captured: json.RawMessage(`{"id": 820982911946154508}`)}))
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
-	if next := b.show(t).AllowedActions; next != "nothing to do: all its steps are done; postern effects compensate "+
-		"1 would undo customer, mail" {
-		t.Error(next)
-	}
+	b.wantIdle(t, "done", 1)
+	b.wantActions(t, "nothing to do: all its steps are done; postern effects compensate "+
+		"1 would undo customer, mail")
 	must(t, b.compensate(t, false))
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "done", 1)
 	wantError(t, b.compensate(t, false), "it is already being compensated")
 	v := b.show(t)
 	if !v.Compensating || v.Reason != "its steps were compensated" ||
@@ -268,23 +249,19 @@ func TestResolve_capturedValues_canBeReplaced(t *testing.T) {
 	t.Parallel()
 	b := setupWithSource(t, neverRepeatedLast)
 	was := b.destinations[0].URL
-	strict := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b.destinations[0].URL = serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/customers" {
 			fmt.Fprint(w, `{"name": "Ada"}`)
 			return
 		}
 		http.Error(w, `{"error": "no customer"}`, http.StatusUnprocessableEntity)
-	}))
-	t.Cleanup(strict.Close)
-	b.destinations[0].URL = strict.URL
+	})
 	b.plan(t, 1, 1)
 	stop := b.run(t, "a", b.pool)
 	b.waitIdle(t)
 	const lacks = "step customer is done and its response lacked a value to capture; postern effects resolve 1 " +
 		"--step customer --done --captured '{\"id\": \"VALUE\"}' adds it"
-	if next := b.show(t).AllowedActions; !strings.Contains(next, lacks) {
-		t.Error(next)
-	}
+	b.wantInActions(t, lacks)
 	wantError(t, b.resolve(t, effects.ResolveParams{Step: "customer", Done: true,
 		Captured: json.RawMessage(`{"name": "Ada"}`)}),
 		"effect 1: step customer has to capture id")
@@ -294,17 +271,15 @@ func TestResolve_capturedValues_canBeReplaced(t *testing.T) {
 		t.Fatal(got)
 	}
 	stop()
-	wantError(t, b.resolve(t, effects.ResolveParams{Step: "customer", Done: true}),
-		"step customer is done, so there is nothing to resolve")
-	wantError(t, b.resolve(t, effects.ResolveParams{Step: "customer"}),
-		"step customer is done, so there is nothing to resolve")
+	for _, done := range []bool{true, false} {
+		wantError(t, b.resolve(t, effects.ResolveParams{Step: "customer", Done: done}),
+			"step customer is done, so there is nothing to resolve")
+	}
 	must(t, b.resolve(t, effects.ResolveParams{Step: "customer", Done: true,
 		Captured: json.RawMessage(`{"id": "c_7"}`)}))
 	b.destinations[0].URL = was
 	b.run(t, "b", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "done", 1)
 	if calls := b.sink.Calls(); len(calls) != 1 || calls[0].JSON(t)["customer"] != "c_7" {
 		t.Errorf("%+v", calls)
 	}
@@ -318,22 +293,16 @@ func TestCompensate_partial_keepsOtherSteps(t *testing.T) {
 	b.plan(t, 1, 2)
 	b.db.Exec(t, `UPDATE effects SET state = 'awaiting_approval', due = NULL WHERE effect = 2`)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "done", 1)
 	wantError(t, b.compensate(t, false), "no compensate for mail")
 	must(t, b.compensate(t, true))
 	b.waitIdle(t)
-	if v := b.show(t); v.AllowedActions != "nothing to do: it was compensated; done and not compensated: mail" {
-		t.Error(v.AllowedActions)
-	}
-	if _, err := b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
+	b.wantActions(t, "nothing to do: it was compensated; done and not compensated: mail")
+	wantError(t, b.asOperator(t, func(ctx context.Context, tx pgx.Tx) ([]effects.View, error) {
 		return effects.Compensate(ctx, tx, true, 2)
-	}); err == nil || !strings.Contains(err.Error(), "it is awaiting_approval") {
-		t.Error(err)
-	}
-	if n := fmt.Sprint(b.sink.ActionCounts()["/undo/customers_1 "]); n != "1" {
-		t.Errorf("undone %s times: %v", n, b.sink.ActionCounts())
+	}), "it is awaiting_approval")
+	if n := b.sink.ActionCounts()["/undo/customers_1 "]; n != 1 {
+		t.Errorf("undone %d times: %v", n, b.sink.ActionCounts())
 	}
 }
 
@@ -343,20 +312,13 @@ func TestRetryAndCompensate_redactedEffect_isRejected(t *testing.T) {
 	b := setupWithSource(t, neverRepeatedLast)
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "done", 1)
 	b.db.Exec(t, `UPDATE effects SET template_data = NULL`)
 	wantError(t, b.compensate(t, true), "was redacted")
 	b.db.Exec(t, `UPDATE effects SET state = 'needs_review'`)
 	wantError(t, b.retry(t), "was redacted")
-	if next := b.show(t).AllowedActions; !strings.Contains(next,
-		"postern effects reject 1; done and not compensated: customer") {
-		t.Error(next)
-	}
-	if err := b.reject(t, 1); err != nil {
-		t.Error(err)
-	}
+	b.wantInActions(t, "postern effects reject 1; done and not compensated: customer")
+	must(t, b.reject(t, 1))
 }
 
 // An effect that is half done and waits for its rule can be rejected and then compensated. Its
@@ -370,40 +332,28 @@ func TestCompensate_rejectedEffect_undoesItsSteps(t *testing.T) {
 	wantError(t, b.compensate(t, false), "it is planned, so there is nothing to compensate")
 	b.db.Exec(t, `UPDATE effects SET state = 'rejected', due = NULL`)
 	wantError(t, b.compensate(t, false), "none of its steps has changed something, so there is nothing")
-	if next := b.show(t).AllowedActions; next != "an operator rejected it" {
-		t.Error(next)
-	}
+	b.wantActions(t, "an operator rejected it")
 	b.db.Exec(t, `UPDATE effects SET state = 'planned', due = clock_now() + interval '1 day'`)
 	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, request, fingerprint,
-		resolved_by,
-		undoable, attempts, reserved_at, ended_at, captured)
+		resolved_by, undoable, attempts, reserved_at, ended_at, captured)
 		VALUES (1, 'customer', 0, 'done', 'sink', '{"method": "POST", "path": "/customers", "headers": {}}', '', 'key',
 			true, 1, clock_now(), clock_now(), '{"id": "c_1"}')`)
 	const undo = "done and not compensated: customer; after that, when its rule is configured, postern effects " +
 		"compensate 1 would undo customer"
-	if next := b.show(t).AllowedActions; !strings.Contains(next, "postern effects reject 1 ends it; "+undo) {
-		t.Error(next)
-	}
+	b.wantInActions(t, "postern effects reject 1 ends it; "+undo)
 	must(t, b.reject(t, 1))
-	if next := b.show(t).AllowedActions; next != "an operator rejected it; done and not compensated: customer; "+
-		"postern effects compensate 1 would undo customer" {
-		t.Error(next)
-	}
+	b.wantActions(t, "an operator rejected it; done and not compensated: customer; "+
+		"postern effects compensate 1 would undo customer")
 	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, resolved_by,
-		undoable,
-		attempts, reserved_at, ended_at) VALUES (1, 'label', 1, 'done', 'sink', '', 'key', false, 1, clock_now(),
-			clock_now())`)
+		undoable, attempts, reserved_at, ended_at)
+		VALUES (1, 'label', 1, 'done', 'sink', '', 'key', false, 1, clock_now(), clock_now())`)
 	wantError(t, b.compensate(t, false), "no compensate for label when they were executed: --partial compensates the "+
 		"other steps")
-	if next := b.show(t).AllowedActions; next != "an operator rejected it; done and not compensated: customer, "+
-		"label; postern effects compensate 1 --partial would undo customer" {
-		t.Error(next)
-	}
+	b.wantActions(t, "an operator rejected it; done and not compensated: customer, "+
+		"label; postern effects compensate 1 --partial would undo customer")
 	b.db.Exec(t, `UPDATE effects SET state = 'done'`)
-	if next := b.show(t).AllowedActions; next != "nothing to do: all its steps are done; postern effects compensate "+
-		"1 --partial would undo customer" {
-		t.Error(next)
-	}
+	b.wantActions(t, "nothing to do: all its steps are done; postern effects compensate "+
+		"1 --partial would undo customer")
 	b.db.Exec(t, `UPDATE effects SET state = 'rejected'`)
 	b.db.Exec(t, `DELETE FROM effect_steps WHERE step = 'label'`)
 	b.db.Exec(t, `UPDATE effect_steps SET state = 'unknown'`)
@@ -416,15 +366,11 @@ func TestCompensate_rejectedEffect_undoesItsSteps(t *testing.T) {
 	b.db.Exec(t, `UPDATE effect_steps SET state = 'done'`)
 	must(t, b.compensate(t, false))
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "done", 1)
 	if calls := b.sink.Calls(); len(calls) != 1 || calls[0].Path != "/undo/c_1" {
 		t.Errorf("%+v", calls)
 	}
-	if next := b.show(t).AllowedActions; next != "nothing to do: it was compensated" {
-		t.Error(next)
-	}
+	b.wantActions(t, "nothing to do: it was compensated")
 }
 
 // An effect that is not approved in time expires, and none of its steps is executed. Effects that
@@ -448,9 +394,7 @@ func TestExpire_withoutApproval_endsTheEffect(t *testing.T) {
 	wantError(t, b.approve(t, 1), "effect 1: it is expired")
 	must(t, b.approve(t, 2))
 	b.waitIdle(t)
-	if n := len(b.sink.Calls()); n != 4 {
-		t.Errorf("%d calls", n)
-	}
+	b.wantCalls(t, 4)
 }
 
 // After its expiry time an effect cannot be approved, even if no processor has marked it as
@@ -461,10 +405,8 @@ func TestApprove_afterExpiry_isRejected(t *testing.T) {
 	r := b.rules.ByName("follow")
 	r.Approval, r.ApprovalExpires = rules.ApproveRequired, time.Hour
 	b.plan(t, 1, 2)
-	if diff := cmp.Diff([]string{"awaiting_approval 01:00:00", "awaiting_approval 01:00:00"},
-		b.db.QueryStrings(t, `SELECT state || ' ' || (expires_at - planned_at) FROM effects`)); diff != "" {
-		t.Fatal(diff)
-	}
+	b.wantValues(t, `SELECT state || ' ' || (expires_at - planned_at) FROM effects`, "awaiting_approval 01:00:00",
+		"awaiting_approval 01:00:00")
 	b.db.Exec(t, `UPDATE effects SET expires_at = clock_now() - interval '1 s' WHERE effect = 1`)
 	wantError(t, b.approve(t, 1), "effect 1: it could be approved until 2")
 	if v := b.show(t); v.State != "awaiting_approval" ||
@@ -476,7 +418,5 @@ func TestApprove_afterExpiry_isRejected(t *testing.T) {
 	b.run(t, "a", b.pool)
 	b.waitForRow(t, `SELECT string_agg(concat_ws(' ', effect, state), ', ' ORDER BY effect) FROM effects
 		WHERE state <> 'running'`, "1 expired, 2 done")
-	if n := len(b.sink.Calls()); n != 2 {
-		t.Errorf("%d calls", n)
-	}
+	b.wantCalls(t, 2)
 }

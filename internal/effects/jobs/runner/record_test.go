@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -32,8 +31,7 @@ func TestRecord_unstorableResult_needsReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `
       - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}"}, capture: {id: id}, timeout: 60s}`)
-	var requests chan heldRequest
-	b.destinations[0].URL, requests = holdRequests(t)
+	requests := b.holdRequests(t)
 	b.db.Exec(t, `ALTER TABLE effect_steps ADD CHECK (captured->>'id' IS DISTINCT FROM '2')`)
 	b.plan(t, 1, 4)
 	b.launch(t, runner.Options{Settings: patientSettings})
@@ -76,12 +74,24 @@ func (s *logBuffer) String() string {
 	return s.text.String()
 }
 
+// waitFor waits until the log contains texts.
+func (s *logBuffer) waitFor(t *testing.T, texts ...string) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		for _, want := range texts {
+			if text := s.String(); !strings.Contains(text, want) {
+				return fmt.Errorf("%q is not logged: %s", want, text)
+			}
+		}
+		return nil
+	})
+}
+
 // A commit that succeeded without a confirmation is recorded. The repeated record adds nothing.
 func TestRecord_unconfirmedCommit_isKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `[{name: mail, to: sink, path: "/mail", timeout: 60s}]`)
-	var requests chan heldRequest
-	b.destinations[0].URL, requests = holdRequests(t)
+	requests := b.holdRequests(t)
 	b.plan(t, 1, 1)
 	proxy := testkit.Proxy(t, b.db.URL)
 	_, _, log := b.logged(t, runner.Options{Pool: (&testkit.DB{URL: proxy.URL}).Role(t, "processor"),
@@ -99,13 +109,7 @@ func TestRecord_unconfirmedCommit_isKept(t *testing.T) {
 	b.waitForRow(t, `SELECT state FROM effects`, "done")
 	proxy.Cut()
 	proxy.Restore()
-	testkit.Eventually(t, patience, func() error {
-		if text := log.String(); !strings.Contains(text, "recorded by an earlier try, whose commit was not "+
-			"confirmed, or other processes leased them") {
-			return errors.New(text)
-		}
-		return nil
-	})
+	log.waitFor(t, "recorded by an earlier try, whose commit was not confirmed, or other processes leased them")
 }
 
 // If the rule now allows fewer attempts than there were, the effect needs review, with that reason.
@@ -142,9 +146,9 @@ func TestRun_slowRecording_boundsEffectsInProgress(t *testing.T) {
 		return func(*http.Request) sink.Fault { first(); return sink.NoFault }
 	}()
 	b.plan(t, 1, 20)
-	patientSettings := quick
-	patientSettings.LeaseMargin = time.Minute // for so long it retries the record
-	b.launch(t, runner.Options{Settings: patientSettings})
+	settings := quick
+	settings.LeaseMargin = time.Minute // for so long it retries the record
+	b.launch(t, runner.Options{Settings: settings})
 	so := 0
 	testkit.Eventually(t, patience, func() error {
 		n := len(b.sink.Calls())
@@ -160,9 +164,8 @@ func TestRun_slowRecording_boundsEffectsInProgress(t *testing.T) {
 		return nil
 	})
 	must(t, hold.Commit(t.Context()))
-	if got := b.waitIdle(t); got["done"] != 20 || len(b.sink.Calls()) != 20 {
-		t.Errorf("%v, %d calls", got, len(b.sink.Calls()))
-	}
+	b.wantIdle(t, "done", 20)
+	b.wantCalls(t, 20)
 }
 
 // A call in progress during a reload finishes, however long it takes.
@@ -172,8 +175,7 @@ func TestReplace_callInProgress_finishes(t *testing.T) {
       - {name: mail, to: sink, path: "/mail", json: {ref: "{{ object.id }}"}, at_most_once: true, `+
 		`operator_resolves: true, `+
 		`timeout: 60s}`)
-	var requests chan heldRequest
-	b.destinations[0].URL, requests = holdRequests(t)
+	requests := b.holdRequests(t)
 	b.plan(t, 1, 1)
 	s := patientSettings
 	s.StopTimeout = time.Millisecond
@@ -213,16 +215,15 @@ func TestReplace_repeated_keepsTheConcurrencyLimit(t *testing.T) {
       - {name: mail, to: sink, path: "/mail", timeout: 60s}`)
 			var inFlight, most atomic.Int32
 			came, release := make(chan struct{}, 100), make(chan struct{}, 100)
-			server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			b.destinations[0].Concurrency = 2
+			b.destinations[0].URL = serve(t, func(http.ResponseWriter, *http.Request) {
 				n := inFlight.Add(1)
 				defer inFlight.Add(-1)
 				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 				}
 				came <- struct{}{}
 				<-release
-			}))
-			t.Cleanup(server.Close)
-			b.destinations[0].URL, b.destinations[0].Concurrency = server.URL, 2
+			})
 			const all = 20
 			b.plan(t, 1, all)
 			r, _ := b.launch(t, runner.Options{Settings: patientSettings})
@@ -344,9 +345,7 @@ func TestRetry_ageLimit_startsWithFirstAttempt(t *testing.T) {
 			must(t, b.retry(t))
 			b.db.Exec(t, `UPDATE effects SET due = due - interval '25 h', updated_at = updated_at - interval '25 h'`)
 			b.run(t, "b", b.pool)
-			if got := b.waitIdle(t); got["done"] != 1 {
-				t.Errorf("%v: %s", got, b.show(t).Reason)
-			}
+			b.wantIdle(t, "done", 1)
 		})
 	}
 }
@@ -363,9 +362,7 @@ func TestRetry_ageLimit_isPerStep(t *testing.T) {
 	b.run(t, "a", b.pool)
 	b.waitForRow(t, `SELECT state FROM effects`, "failed")
 	b.db.Exec(t, `UPDATE effects SET due = clock_now(), first_attempt_at = first_attempt_at - interval '25 h'`)
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Errorf("%v: %s", got, b.show(t).Reason)
-	}
+	b.wantIdle(t, "done", 1)
 }
 
 // A call that a stop prevented is no attempt. The effect needs no review, and its age limit has not
@@ -374,10 +371,9 @@ func TestRun_stop_isNotAnAttempt(t *testing.T) {
 	t.Parallel()
 	b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail"}]`)
 	var calls atomic.Int64
-	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }))
-	t.Cleanup(other.Close)
-	b.destinations[0].URL, b.destinations[0].Rate, b.destinations[0].Concurrency,
-		b.destinations[0].MaxTimeout = other.URL, 1, 5, 30*time.Second
+	d := &b.destinations[0]
+	d.URL = serve(t, func(http.ResponseWriter, *http.Request) { calls.Add(1) })
+	d.Rate, d.Concurrency, d.MaxTimeout = 1, 5, 30*time.Second
 	b.plan(t, 1, 20)
 	b.db.Exec(t, `UPDATE effects SET planned_at = clock_now() - interval '25 h', first_attempt_at = CASE
 		WHEN effect <= 2 THEN clock_now() - interval '25 h' END`)
@@ -391,12 +387,8 @@ func TestRun_stop_isNotAnAttempt(t *testing.T) {
 		return nil
 	})
 	stop()
-	unsent := b.db.QueryStrings(t, `SELECT DISTINCT concat_ws(' ', e.state, e.attempts, s.state, CASE
+	b.wantValues(t, `SELECT DISTINCT concat_ws(' ', e.state, e.attempts, s.state, CASE
 		WHEN effect <= 2 THEN e.first_attempt_at < planned_at + interval '1 h'
 			ELSE e.first_attempt_at IS NULL END, left(e.reason, 9))
-		FROM effects e JOIN effect_steps s USING (effect) WHERE e.state <> 'done'`)
-	if diff := cmp.Diff([]string{"failed 0 failed t not sent:"}, unsent); diff != "" {
-		t.Error(diff, strings.Join(b.db.QueryStrings(t, `SELECT concat_ws(' ', effect, state, reason) FROM effects`),
-			"\n"))
-	}
+		FROM effects e JOIN effect_steps s USING (effect) WHERE e.state <> 'done'`, "failed 0 failed t not sent:")
 }

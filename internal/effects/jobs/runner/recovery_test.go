@@ -2,10 +2,8 @@ package runner_test
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -22,9 +20,7 @@ import (
 func (b *fixture) useDestination(t *testing.T, responses ...scriptedResponse) *scripted {
 	t.Helper()
 	other := &scripted{responses: responses}
-	server := httptest.NewServer(other)
-	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
-	b.destinations[0].URL = server.URL
+	b.destinations[0].URL = serve(t, other.ServeHTTP)
 	return other
 }
 
@@ -33,8 +29,7 @@ func (b *fixture) makeUnknown(t *testing.T, ago string) {
 	t.Helper()
 	b.plan(t, 1, 1)
 	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
-		reserved_at,
-		ended_at, first_attempt_at)
+		reserved_at, ended_at, first_attempt_at)
 		VALUES (1, 'mail', 0, 'unknown', 'sink', '', 2, clock_now() - interval '1 h', clock_now(),
 			clock_now() - $1::interval)`, ago)
 	b.db.Exec(t, `UPDATE effects SET state = 'failed', attempts = 2`)
@@ -64,26 +59,23 @@ func TestNextCall_keyDroppedByDestination_needsReview(t *testing.T) {
 			other := b.useDestination(t, scriptedResponse{status: 200})
 			b.makeUnknown(t, c.ago)
 			b.run(t, "a", b.pool)
-			b.waitIdle(t)
 			if c.state == again {
-				if calls := len(other.received()); calls != 1 || b.show(t).State != effects.Done {
-					t.Errorf("%d calls: %+v", calls, b.show(t))
-				}
+				b.wantIdle(t, "done", 1)
+				other.wantCalls(t, 1)
 				return
 			}
-			if got := b.db.QueryStrings(t, `SELECT concat_ws(' ', e.state, s.state, s.resolved_by) FROM effects e
-				JOIN effect_steps s USING (effect)`)[0]; got != c.state || len(other.received()) != 0 {
-				t.Fatalf("%s, %d calls", got, len(other.received()))
-			}
+			b.waitIdle(t)
+			b.wantValues(t, `SELECT concat_ws(' ', e.state, s.state, s.resolved_by) FROM effects e
+				JOIN effect_steps s USING (effect)`, c.state)
+			other.wantCalls(t, 0)
 			if v := b.show(t); !strings.Contains(v.Reason, "key_retention") ||
 				!strings.Contains(v.AllowedActions, "postern effects resolve 1 --step mail") {
 				t.Errorf("%s; %s", v.Reason, v.AllowedActions)
 			}
 			wantError(t, b.retry(t), "then run postern effects resolve")
 			must(t, b.resolve(t, effects.ResolveParams{Step: "mail"}))
-			if b.waitIdle(t); len(other.received()) != 1 || b.show(t).State != effects.Done {
-				t.Errorf("%d calls after an operator said that it was not executed", len(other.received()))
-			}
+			b.wantIdle(t, "done", 1) // an operator said that it was not executed
+			other.wantCalls(t, 1)
 		})
 	}
 }
@@ -104,17 +96,14 @@ func TestReserve_repeatedUnknownStep_keepsFirstTime(t *testing.T) {
 	b.plan(t, 1, 1)
 	stop := b.run(t, "a", b.pool)
 	const knownBefore = `SELECT concat_ws(' ', state, first_attempt_at < reserved_at) FROM effect_steps
-		WHERE attempts > 1
-		AND state <> 'reserved'`
+		WHERE attempts > 1 AND state <> 'reserved'`
 	b.waitForRow(t, knownBefore, "unknown t")
 	b.db.Exec(t, `UPDATE effect_steps SET first_attempt_at = first_attempt_at - interval '25 h'`)
-	if got := b.waitIdle(t); got["needs_review"] != 1 {
-		t.Error(got)
-	}
+	b.wantIdle(t, "needs_review", 1)
 	stop()
 
-	b.db.Exec(t, `UPDATE effect_steps SET state = 'failed', attempts = 1, first_attempt_at = clock_now() - interval
-		'25 h'`)
+	b.db.Exec(t, `UPDATE effect_steps SET state = 'failed', attempts = 1,
+		first_attempt_at = clock_now() - interval '25 h'`)
 	b.db.Exec(t, `UPDATE effects SET state = 'planned', due = clock_now(), attempts = 0`)
 	b.run(t, "b", b.pool)
 	b.waitForRow(t, `SELECT concat_ws(' ', state, first_attempt_at > clock_now() - interval '1 h') FROM effect_steps
@@ -183,9 +172,7 @@ func TestRetry_operatorAction_restartsTheAgeLimit(t *testing.T) {
 			b.db.Exec(t, `UPDATE effects SET planned_at = planned_at - interval '30 d'`)
 			b.run(t, "a", b.pool)
 			must(t, c.say(t, b))
-			if got := b.waitIdle(t); got["done"] != 1 {
-				t.Errorf("%v: %s", got, b.show(t).Reason)
-			}
+			b.wantIdle(t, "done", 1)
 		})
 	}
 }
@@ -197,23 +184,16 @@ func TestNextCall_operatorRetry_keepsTheCheckDelay(t *testing.T) {
 	b := setupWithSource(t, `[{name: mail, to: sink, path: "/mail", at_most_once: true, check: {path: "/did", `+
 		`done: answer.status == 200, delay: 2s}, retry: {first_wait: 10ms, max_wait: 20ms}}]`)
 	asked := make(chan time.Time, 10)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	b.destinations[0].URL = serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
 		asked <- time.Now()
-	}))
-	t.Cleanup(server.Close)
-	b.destinations[0].URL = server.URL
+	})
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
-	testkit.Eventually(t, patience, func() error {
-		if s := b.show(t).State; s != effects.Failed && s != effects.Done {
-			return errors.New(string(s))
-		}
-		return nil
-	})
+	b.waitForRow(t, `SELECT (state IN ('failed', 'done'))::text FROM effects`, "true")
 	must(t, b.retry(t))
 	at := <-asked
 	b.waitIdle(t)
@@ -247,9 +227,8 @@ func TestChooseRecovery_ruleChanged_oldRuleStillApplies(t *testing.T) {
 		"operator only, with a key":           {"operator", named, keyedStep, toOperator, "", ok, "", ""},
 		"operator only, rule now has a check": {"operator", keyless, checkedStep, toOperator, "", ok, "", ""},
 		"check, rule now has none":            {"check", named, keyedStep, toOperator, "", ok, "", ""},
-		"check: done": {"check", keyless, checkedStep, "done done check", "GET /did", ok,
-			"", ""},
-		"key, none in the request": {"key", keyless, keyedStep, toOperator, "", ok, "", ""},
+		"check: done":                         {"check", keyless, checkedStep, "done done check", "GET /did", ok, "", ""},
+		"key, none in the request":            {"key", keyless, keyedStep, toOperator, "", ok, "", ""},
 		"key of another step": {"key", strings.ReplaceAll(named, "KEY", "postern-0"), keyedStep, toOperator, "",
 			ok, "", ""},
 		"key in a header": {"key", named, keyedStep, "done done key", "POST /mail", ok, "", ""},
@@ -341,8 +320,8 @@ func TestChooseRecovery_neverRepeatRemoved_stillApplies(t *testing.T) {
 	stop()
 	s := &b.rules.ByName("follow").Steps[0]
 	s.NeverRepeat, s.Check.RepeatIfNotDone = false, true
-	b.db.Exec(t, `UPDATE effect_steps SET reserved_at = reserved_at - interval '2 h', ended_at = ended_at - interval
-		'2 h'`)
+	b.db.Exec(t, `UPDATE effect_steps SET reserved_at = reserved_at - interval '2 h',
+		ended_at = ended_at - interval '2 h'`)
 	b.db.Exec(t, `UPDATE effects SET due = clock_now()`)
 	b.run(t, "b", b.pool)
 	b.waitIdle(t)
@@ -359,10 +338,8 @@ func moveDestination(t *testing.T, steps, request, recovery string) (b *fixture,
 	b = setupWithSource(t, steps)
 	here, there = b.useDestination(t, scriptedResponse{status: 404}),
 		&scripted{responses: []scriptedResponse{{status: 200, body: `{"id": 1}`}}}
-	server := httptest.NewServer(there)
-	t.Cleanup(server.Close)
 	elsewhere := b.destinations[0]
-	elsewhere.Name, elsewhere.URL = "there", server.URL
+	elsewhere.Name, elsewhere.URL = "there", serve(t, there.ServeHTTP)
 	b.destinations = append(slices.Clone(b.destinations), elsewhere)
 	b.makeUnknown(t, "1 h")
 	b.db.Exec(t, `UPDATE effect_steps SET resolved_by = $1, request = $2, ended_at = reserved_at`, recovery, request)
@@ -376,7 +353,7 @@ func moveDestination(t *testing.T, steps, request, recovery string) (b *fixture,
 
 // If one destination may have executed a step, the step is not sent to another destination, and
 // that one is not asked. This is also true for idempotent requests, and if the first destination is
-// not configured any more.
+// not configured any more. A step that failed is sent to the destination of the current rule.
 func TestNextCall_unknownStepWithOtherDestination_needsReview(t *testing.T) {
 	t.Parallel()
 	named := fmt.Sprintf(`{"method": "POST", "path": "/mail", "headers": {"Idempotency-Key": %q}}`,
@@ -384,30 +361,33 @@ func TestNextCall_unknownStepWithOtherDestination_needsReview(t *testing.T) {
 	const toOperator = "needs_review unknown operator, none here, none there"
 	for name, c := range map[string]struct {
 		steps, request, recovery string
-		set                      func(*fixture)
+		set                      func(*testing.T, *fixture)
 		want                     string
 	}{
+		"failed step": {keyedStep, "null", "key", func(t *testing.T, b *fixture) {
+			b.db.Exec(t, `UPDATE effect_steps SET state = 'failed', request = NULL`)
+		}, "done done key, none here, POST /mail there"},
 		"key": {keyedStep, named, "key", nil, toOperator},
 		"put": {keyedStep, strings.Replace(named, "POST", "PUT", 1), "key",
-			func(b *fixture) { asPut(b, "") }, toOperator},
+			func(_ *testing.T, b *fixture) { asPut(b, "") }, toOperator},
 		"check": {checkedStep, named, "check", nil, toOperator},
 		"check at one destination": {checkedStep, named, "check",
-			func(b *fixture) { b.rules.ByName("follow").Steps[0].Check.Destination = "sink" }, toOperator},
-		"first destination removed": {keyedStep, named, "key", func(b *fixture) { b.destinations = b.destinations[1:] },
+			func(_ *testing.T, b *fixture) { b.rules.ByName("follow").Steps[0].Check.Destination = "sink" }, toOperator},
+		"first destination removed": {keyedStep, named, "key", func(_ *testing.T, b *fixture) { b.destinations = b.destinations[1:] },
 			toOperator},
-		"another account": {keyedStep, named, "key", func(b *fixture) {
+		"another account": {keyedStep, named, "key", func(_ *testing.T, b *fixture) {
 			b.destinations[0].URL = b.destinations[1].URL
 			b.destinations[1].Headers = http.Header{"Authorization": {"Bearer another"}}
 		}, toOperator},
 		"another name of the same destination": {keyedStep, named, "key",
-			func(b *fixture) { b.destinations[0].URL = b.destinations[1].URL },
+			func(_ *testing.T, b *fixture) { b.destinations[0].URL = b.destinations[1].URL },
 			"done done key, none here, POST /mail there"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, here, there := moveDestination(t, c.steps, c.request, c.recovery)
 			if c.set != nil {
-				c.set(b)
+				c.set(t, b)
 			}
 			b.run(t, "a", b.pool)
 			b.waitIdle(t)
@@ -433,17 +413,6 @@ func TestNextCall_unknownStepWithOtherDestination_needsReview(t *testing.T) {
 	}
 }
 
-// A step that failed is sent to the destination of the current rule.
-func TestNextCall_failedStepWithOtherDestination_isSentThere(t *testing.T) {
-	t.Parallel()
-	b, here, there := moveDestination(t, keyedStep, "null", "key")
-	b.db.Exec(t, `UPDATE effect_steps SET state = 'failed', request = NULL`)
-	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 || len(here.received()) != 0 || len(there.received()) != 1 {
-		t.Errorf("%v, %v, %v", got, here.received(), there.received())
-	}
-}
-
 // Only the destination that executed a step can compensate it. Another one may not have the object,
 // or another object with that id.
 func TestNextCall_compensationWithOtherDestination_needsReview(t *testing.T) {
@@ -460,13 +429,12 @@ func TestNextCall_compensationWithOtherDestination_needsReview(t *testing.T) {
 		t.Errorf("%v: %s; %s", got, v.Reason, v.AllowedActions)
 	}
 	stop()
-	if len(here.received()) != 0 || len(there.received()) != 0 {
-		t.Errorf("%v here, %v there", here.received(), there.received())
-	}
+	here.wantCalls(t, 0)
+	there.wantCalls(t, 0)
 	b.rules.ByName("follow").Steps[0].Destination = "sink"
 	must(t, b.retry(t))
 	b.run(t, "b", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 || len(here.received()) != 1 || len(there.received()) != 0 {
-		t.Errorf("%v: %v here, %v there", got, here.received(), there.received())
-	}
+	b.wantIdle(t, "done", 1)
+	here.wantCalls(t, 1)
+	there.wantCalls(t, 0)
 }

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -58,6 +57,25 @@ func (s *scripted) received() []string {
 	return append([]string(nil), s.calls...)
 }
 
+// wantCalls checks the number of calls.
+func (s *scripted) wantCalls(t *testing.T, want int) {
+	t.Helper()
+	if calls := s.received(); len(calls) != want {
+		t.Errorf("calls %q, want %d", calls, want)
+	}
+}
+
+// serve starts a server until the test ends.
+func serve(t *testing.T, h http.HandlerFunc) (url string) {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.URL
+}
+
 // row is a row of a test whose rows share a database: the steps of its rule, which name the
 // destination sink, and the responses of its own destination.
 type row struct {
@@ -75,17 +93,12 @@ func setupRows(t *testing.T, rows map[string]row) (b *fixture, numbers map[strin
 	names := slices.Sorted(maps.Keys(rows))
 	for n, name := range names {
 		numbers[name], destinations[name] = int64(n+1), &scripted{responses: rows[name].responses}
-		server := httptest.NewServer(destinations[name])
-		t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 		own := fmt.Sprint("row", n+1)
-		fmt.Fprintf(&to, "  %s: {url: %q, allow: [127.0.0.1], timeout: 2s}\n", own, server.URL)
+		fmt.Fprintf(&to, "  %s: {url: %q, allow: [127.0.0.1], timeout: 2s}\n", own,
+			serve(t, destinations[name].ServeHTTP))
 		fmt.Fprintf(&list, rule, own, strings.ReplaceAll(rows[name].steps, "to: sink", "to: "+own))
 	}
-	cfg, err := config.Parse([]byte("database: {url: postgres://x/y}\nsources:\n  shop: {provider: stripe, secrets: "+
-		"[{name: a, value: whsec_secret_of_the_tests}]}\ndestinations:\n"+to.String()+"effects:\n"+list.String()),
-		func(string) string { return "" })
-	must(t, err)
-	b.rules, b.destinations = effects.NewRules(cfg.Rules()), cfg.ResolveDestinations()
+	b.configure(t, "destinations:\n%seffects:\n%s", to.String(), list.String())
 	for n := range names {
 		b.insert(t, b.rules.Evaluate(&effects.Transition{Source: "shop", Number: 1, Type: fmt.Sprint("row", n+1),
 			ID: "1", New: []byte(`{"total": 1}`), Event: effects.Event{ID: int64(n + 1)}}))
@@ -216,17 +229,8 @@ func TestPerform_noConnection_stepFailed(t *testing.T) {
 	b.destinations[0].URL = "https://" + proxy.Addr // it ends during the TLS handshake
 	b.plan(t, 1, 1)
 	stop := b.run(t, "a", b.pool)
-	testkit.Eventually(t, patience, func() error {
-		var state string
-		if err := b.db.Pool.QueryRow(t.Context(), `SELECT s.state || ' ' || e.attempts FROM effects e
-			JOIN effect_steps s USING (effect) WHERE e.state IN ('failed', 'needs_review') AND e.attempts > 1`).Scan(
-			&state); err != nil {
-			return err
-		} else if !strings.HasPrefix(state, "failed") {
-			t.Fatal(state)
-		}
-		return nil
-	})
+	b.waitForRow(t, `SELECT s.state FROM effects e JOIN effect_steps s USING (effect)
+		WHERE e.state IN ('failed', 'needs_review') AND e.attempts > 1`, "failed")
 	stop()
 }
 
@@ -240,14 +244,11 @@ func TestPerform_secretsInResponse_areMasked(t *testing.T) {
 		scriptedResponse{status: 200, body: `{"id": 1, "echo": "pass\"word/of+mail"}`})
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
-	var kept string
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT (SELECT string_agg(e::text, '')
-		FROM effects e) || (SELECT string_agg(s::text, '') FROM effect_steps s)`).Scan(&kept); err != nil ||
-		strings.Contains(kept, "word/of") || !strings.Contains(kept, "***") {
-		t.Errorf("%v: %s", err, kept)
+	b.wantIdle(t, "done", 1)
+	if stored := b.db.QueryStrings(t, `SELECT (SELECT string_agg(e::text, '') FROM effects e) ||
+		(SELECT string_agg(s::text, '') FROM effect_steps s)`)[0]; strings.Contains(stored, "word/of") ||
+		!strings.Contains(stored, "***") {
+		t.Error(stored)
 	}
 }
 
@@ -300,8 +301,7 @@ func TestReclaim_attemptEndsWithItsLease(t *testing.T) {
 			b.db.Exec(t, `UPDATE effect_steps SET state = 'reserved', resolved_by = 'check', reserved_at = clock_now() -
 				interval '30 min', ended_at = NULL`)
 			b.db.Exec(t, `UPDATE effects SET state = 'running', due = NULL, lease_owner = 'dead',
-				lease_until = clock_now()
-				- $1::interval`, until)
+				lease_until = clock_now() - $1::interval`, until)
 			b.run(t, "a", b.pool)
 			b.waitForRow(t, `SELECT concat_ws(' ', e.state, s.state, s.ended_at IS NOT NULL) FROM effects e
 				JOIN effect_steps s USING (effect)
@@ -350,11 +350,11 @@ type heldRequest struct {
 	response   chan string
 }
 
-// holdRequests returns a destination that passes on each request and responds as it is told.
-func holdRequests(t *testing.T) (url string, requests chan heldRequest) {
+// holdRequests makes the destination pass on each request and respond as it is told.
+func (b *fixture) holdRequests(t *testing.T) chan heldRequest {
 	t.Helper()
-	requests = make(chan heldRequest, 100)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	requests := make(chan heldRequest, 100)
+	b.destinations[0].URL = serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -370,12 +370,8 @@ func holdRequests(t *testing.T) (url string, requests chan heldRequest) {
 			fmt.Fprint(w, text)
 		case <-r.Context().Done():
 		}
-	}))
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
 	})
-	return s.URL, requests
+	return requests
 }
 
 // waitForLock waits until a session waits for a lock.
@@ -401,8 +397,7 @@ const slowSteps = `
 func TestRecord_lateResponse_leavesNewerAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t, slowSteps)
-	var requests chan heldRequest
-	b.destinations[0].URL, requests = holdRequests(t)
+	requests := b.holdRequests(t)
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
 	first := <-requests
@@ -423,8 +418,8 @@ func TestRecord_lateResponse_leavesNewerAttempt(t *testing.T) {
 	if got := b.waitIdle(t); got["done"] != 1 || last.body != `{"customer":"third"}` {
 		t.Errorf("%v %s", got, last.body)
 	}
-	testkit.Equal(t, "stored rows", []string{"customer done third", "invoice done"}, b.db.QueryStrings(t,
-		`SELECT concat_ws(' ', step, state, `+`captured->>'id') FROM effect_steps ORDER BY position`))
+	b.wantValues(t, `SELECT concat_ws(' ', step, state, captured->>'id') FROM effect_steps ORDER BY position`,
+		"customer done third", "invoice done")
 }
 
 // If an effect is redacted while its response waits to be recorded, nothing of the response is
@@ -432,22 +427,16 @@ func TestRecord_lateResponse_leavesNewerAttempt(t *testing.T) {
 func TestRecord_redactedMeanwhile_storesNoResponse(t *testing.T) {
 	t.Parallel()
 	b := setup(t, slowSteps)
-	var requests chan heldRequest
-	b.destinations[0].URL, requests = holdRequests(t)
+	requests := b.holdRequests(t)
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
 	first := <-requests
-	redacts, err := b.db.Pool.Begin(t.Context())
-	must(t, err)
-	for _, sql := range []string{`UPDATE effects SET template_data = NULL, reason = ''`, `UPDATE effect_steps
-		SET request = NULL, captured = '{}', error = ''`} {
-		testkit.ExecSQL(t, redacts, sql)
-	}
+	redacts := testkit.OpenTx(t, b.db.Pool, `UPDATE effects SET template_data = NULL, reason = ''`)
+	testkit.ExecSQL(t, redacts, `UPDATE effect_steps SET request = NULL, captured = '{}', error = ''`)
 	first.response <- `{"id": "ada@example.org"}`
 	b.waitForLock(t)
 	must(t, redacts.Commit(t.Context()))
 	b.waitIdle(t)
-	testkit.Equal(t, "stored rows", []string{"customer done {}"},
-		b.db.QueryStrings(t, `SELECT concat_ws(' ', step, state, captured,
-		nullif(error, '')) FROM effect_steps ORDER BY position`))
+	b.wantValues(t, `SELECT concat_ws(' ', step, state, captured, nullif(error, '')) FROM effect_steps
+		ORDER BY position`, "customer done {}")
 }

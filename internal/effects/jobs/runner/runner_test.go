@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -19,8 +18,6 @@ import (
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/runner"
 	"github.com/postern-gateway/postern/internal/postgres"
-	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/provider/standardwebhooks"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sink"
 )
@@ -49,10 +46,7 @@ func setup(t *testing.T, steps string) *fixture {
 	t.Helper()
 	db := testkit.Database(t)
 	b := &fixture{db: db, pool: db.Role(t, "processor"), sink: sink.New(t)}
-	text := fmt.Sprintf(`
-database: {url: postgres://x/y}
-sources:
-  shop: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
+	b.configure(t, `
 destinations:
   sink: {url: %q, allow: [127.0.0.1], timeout: 1s}
 effects:
@@ -62,10 +56,20 @@ effects:
     key: "follow:{{ object.id }}"
     steps: %s
 `, b.sink.URL, steps)
-	cfg, err := config.Parse([]byte(text), func(string) string { return "" })
+	return b
+}
+
+// configure reads rules and destinations from a configuration with source shop.
+func (b *fixture) configure(t *testing.T, format string, args ...any) {
+	t.Helper()
+	const source = `
+database: {url: postgres://x/y}
+sources:
+  shop: {provider: stripe, secrets: [{name: a, value: whsec_secret_of_the_tests}]}
+`
+	cfg, err := config.Parse(fmt.Appendf([]byte(source), format, args...), func(string) string { return "" })
 	must(t, err)
 	b.rules, b.destinations = effects.NewRules(cfg.Rules()), cfg.ResolveDestinations()
-	return b
 }
 
 // plan plans effects of a number of objects.
@@ -87,6 +91,20 @@ func (b *fixture) insert(t *testing.T, all []effects.PlannedEffect) {
 		return err
 	})
 	must(t, err)
+}
+
+// wantCalls checks the number of calls of the sink.
+func (b *fixture) wantCalls(t *testing.T, want int) {
+	t.Helper()
+	if calls := b.sink.Calls(); len(calls) != want {
+		t.Errorf("%d calls, want %d: %+v", len(calls), want, calls)
+	}
+}
+
+// wantValues checks the values of a query of one text column.
+func (b *fixture) wantValues(t *testing.T, query string, want ...string) {
+	t.Helper()
+	testkit.Equal(t, query, want, b.db.QueryStrings(t, query))
 }
 
 // launch runs a runner with options until stop is called, at the latest until the test ends. Unset
@@ -129,18 +147,14 @@ func (b *fixture) logged(t *testing.T, o runner.Options) (r *runner.Runner, stop
 // states counts effects by state.
 func (b *fixture) states(t *testing.T) map[string]int {
 	t.Helper()
-	rows, err := b.db.Pool.Query(t.Context(), `SELECT state, count(*) FROM effects GROUP BY 1`)
-	must(t, err)
 	all := map[string]int{}
-	var state string
-	var n int
-	if _, err := pgx.ForEachRow(rows, []any{&state, &n}, func() error { all[state] = n; return nil }); err != nil {
-		t.Fatal(err)
+	for _, state := range b.db.QueryStrings(t, `SELECT state FROM effects`) {
+		all[state]++
 	}
 	return all
 }
 
-// waitIdle waits until all that remains needs an operator.
+// waitIdle waits until all that remains needs an operator, and counts the effects by state.
 func (b *fixture) waitIdle(t *testing.T) map[string]int {
 	t.Helper()
 	var all map[string]int
@@ -151,6 +165,16 @@ func (b *fixture) waitIdle(t *testing.T) map[string]int {
 		return nil
 	})
 	return all
+}
+
+// wantIdle waits until all that remains needs an operator, and checks the number of effects in a
+// state.
+func (b *fixture) wantIdle(t *testing.T, state effects.State, want int) {
+	t.Helper()
+	if got := b.waitIdle(t); got[string(state)] != want {
+		t.Fatalf("effects %v, want %d %s: %q", got, want, state,
+			b.db.QueryStrings(t, `SELECT DISTINCT reason FROM effects WHERE reason <> ''`))
+	}
 }
 
 const twoSteps = `
@@ -167,24 +191,15 @@ func TestRun_steps_seeEarlierCaptures(t *testing.T) {
 	b.plan(t, 1, 3)
 	b.plan(t, 1, 3) // repeated
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["done"] != 3 {
-		t.Fatal(got)
-	}
-	calls := b.sink.Calls()
-	if len(calls) != 6 {
-		t.Fatalf("%d calls", len(calls))
-	}
-	for _, c := range calls {
+	b.wantIdle(t, "done", 3)
+	b.wantCalls(t, 6)
+	for _, c := range b.sink.Calls() {
 		if c.Path == "/invoices" && !strings.HasPrefix(fmt.Sprint(c.JSON(t)["customer"]), "customers_") {
 			t.Errorf("%s", c.Body)
 		}
 	}
-	var captured string
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT string_agg(DISTINCT split_part(captured->>'id', '_', 1), ',')
-		FROM effect_steps WHERE step = 'customer' AND state = 'done'`).Scan(&captured); err != nil ||
-		captured != "customers" {
-		t.Errorf("%q %v", captured, err)
-	}
+	b.wantValues(t, `SELECT DISTINCT split_part(captured->>'id', '_', 1) FROM effect_steps
+		WHERE step = 'customer' AND state = 'done'`, "customers")
 }
 
 func must(t testing.TB, err error) {
@@ -205,9 +220,7 @@ func TestNextCall_ruleChanged_usesItsDestination(t *testing.T) {
 	b.plan(t, 1, 5)
 	b.db.Exec(t, `UPDATE effects SET destination = 'elsewhere'`)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["done"] != 5 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "done", 5)
 	if here, there := len(b.sink.Calls()), len(other.Calls()); here != 10 || there != 0 {
 		t.Errorf("%d calls where the rule says, %d elsewhere", here, there)
 	}
@@ -225,16 +238,9 @@ func TestReserve_storesRecovery(t *testing.T) {
 		`operator_resolves: true}`)
 	b.plan(t, 1, 1)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
-	want := []string{"keyed key true", "checked check false", "mail operator false"}
-	if got := b.db.QueryStrings(t,
-		`SELECT concat_ws(' ', step, resolved_by, undoable::text) FROM effect_steps ORDER BY position`); !slices.Equal(
-		want,
-		got) {
-		t.Errorf("%q, want %q", got, want)
-	}
+	b.wantIdle(t, "done", 1)
+	b.wantValues(t, `SELECT concat_ws(' ', step, resolved_by, undoable::text) FROM effect_steps ORDER BY position`,
+		"keyed key true", "checked check false", "mail operator false")
 }
 
 // If a step with an unknown outcome has a new name in the rule, it is not executed under that name
@@ -244,16 +250,13 @@ func TestNextCall_unknownStepRenamed_needsReview(t *testing.T) {
 	b := setupWithSource(t, twoSteps)
 	b.plan(t, 1, 1)
 	b.db.Exec(t, `INSERT INTO effect_steps (effect, step, position, state, destination, fingerprint, attempts,
-		reserved_at)
-		VALUES (1, 'client', 0, 'unknown', 'sink', '', 1, now())`)
+		reserved_at) VALUES (1, 'client', 0, 'unknown', 'sink', '', 1, now())`)
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["needs_review"] != 1 || len(b.sink.Calls()) != 0 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "needs_review", 1)
+	b.wantCalls(t, 0)
 	must(t, b.resolve(t, effects.ResolveParams{Step: "client"}))
-	if got := b.waitIdle(t); got["done"] != 1 || len(b.sink.Calls()) != 2 {
-		t.Error(got)
-	}
+	b.wantIdle(t, "done", 1)
+	b.wantCalls(t, 2)
 }
 
 // A forced effect is executed again even if the destination recognizes keys, once per run, however
@@ -272,15 +275,14 @@ func TestRun_forcedEffect_isSentWithNewKey(t *testing.T) {
 		must(t, err)
 		b.waitIdle(t)
 	}
-	if got := b.states(t); got["done"] != 3 {
-		t.Error(got)
-	}
-	sent := map[string]bool{}
+	b.wantIdle(t, "done", 3)
+	b.wantCalls(t, 6)
+	keys := map[string]bool{}
 	for _, call := range b.sink.Calls() {
-		sent[call.Key] = true
+		keys[call.Key] = true
 	}
-	if n := len(sent); n != 6 || len(b.sink.Calls()) != 6 {
-		t.Errorf("%d calls under %d keys", len(b.sink.Calls()), n)
+	if len(keys) != 6 {
+		t.Errorf("%d keys", len(keys))
 	}
 }
 
@@ -290,35 +292,21 @@ func TestRun_forwardedChange_isSigned(t *testing.T) {
 	t.Parallel()
 	b := setup(t, `
       - {name: tell, to: sink, forward: true, retry: {first_wait: 10ms}}`)
-	const secret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 	b.destinations[0].SigningKey = []byte("01234567890123456789012345678901")
 	b.sink.HonoursKeys = false
-	first := true
-	b.sink.NextFault = func(*http.Request) sink.Fault {
-		defer func() { first = false }()
-		if first {
-			return sink.ActsThenFails
-		}
-		return sink.NoFault
-	}
+	b.failRequests("/", sink.ActsThenFails)
 	b.insert(t, b.rules.Evaluate(&effects.Transition{Source: "shop", Number: 1, Type: "invoice", ID: "in_1",
 		New: []byte(`{"total": 820982911946154508.10}`), Event: effects.Event{ID: 7, Key: "evt_7",
 			ReceivedAt: time.Unix(1_700_000_000, 0)}}))
 	b.run(t, "a", b.pool)
-	if got := b.waitIdle(t); got["done"] != 1 {
-		t.Fatal(got)
-	}
+	b.wantIdle(t, "done", 1)
 	calls := b.sink.Calls()
 	if len(calls) != 2 || calls[0].Header.Get("Webhook-Id") != calls[1].Header.Get("Webhook-Id") ||
 		calls[0].Body != calls[1].Body || calls[0].Path != "/" {
 		t.Fatalf("%+v", calls)
 	}
 	for _, c := range calls {
-		src := &provider.Source{Name: "x", Secrets: []provider.Secret{{Name: "s", Value: []byte(secret)}}}
-		if _, err := (standardwebhooks.New()).Verify(src, &provider.Delivery{Body: []byte(c.Body), Header: c.Header,
-			ReceivedAt: time.Now()}); err != nil {
-			t.Error(err)
-		}
+		wantSigned(t, c.Header, []byte(c.Body))
 		if data := c.JSON(t); data["type"] != "invoice.changed" || data["timestamp"] != "2023-11-14T22:13:20Z" ||
 			!strings.Contains(c.Body, `820982911946154508.10`) {
 			t.Errorf("%s", c.Body)

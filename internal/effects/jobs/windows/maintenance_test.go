@@ -12,7 +12,6 @@ import (
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/effects/jobs/windows"
 	"github.com/postern-gateway/postern/internal/effects/rules"
-	"github.com/postern-gateway/postern/internal/timetable"
 )
 
 // tickEachMinute runs a tick at each of some minutes of the database's clock, and returns the time
@@ -37,18 +36,18 @@ func (b *fixture) tickEachMinute(t *testing.T, rules []*rules.Rule, from string,
 // ran, continues.
 func TestRestart_ruleBackInConfiguration(t *testing.T) {
 	t.Parallel()
+	nextWindow, allWindows := []string{"in_1 10 11", "in_1 13 14", "in_2 13 14"}, []string{"in_1 10 11", "in_2 10 11",
+		"in_1 11 12", "in_2 11 12", "in_1 12 13", "in_2 12 13", "in_1 13 14", "in_2 13 14"}
 	for name, c := range map[string]struct {
 		others  bool
 		without int
 		planned []string
 		waits   string
 	}{
-		"long":                       {true, 12, []string{"in_1 10 11", "in_1 13 14", "in_2 13 14"}, "1"},
-		"long, without another rule": {false, 12, []string{"in_1 10 11", "in_1 13 14", "in_2 13 14"}, "1"},
-		"for a moment": {true, 8, []string{"in_1 10 11", "in_2 10 11", "in_1 11 12", "in_2 11 12",
-			"in_1 12 13", "in_2 12 13", "in_1 13 14", "in_2 13 14"}, "4"},
-		"while no processor ran": {true, 0, []string{"in_1 10 11", "in_2 10 11", "in_1 11 12", "in_2 11 12",
-			"in_1 12 13", "in_2 12 13", "in_1 13 14", "in_2 13 14"}, "4"},
+		"long":                       {true, 12, nextWindow, "1"},
+		"long, without another rule": {false, 12, nextWindow, "1"},
+		"for a moment":               {true, 8, allWindows, "4"},
+		"while no processor ran":     {true, 0, allWindows, "4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -90,10 +89,7 @@ func TestRestart_scheduleChangedBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.setClock(t, "10:30:00")
-	each, other := rule(t, keyPerWindow, "", 0), rule(t, keyPerWindow, "", 0)
-	times, err := timetable.Parse("30 * * * *", "UTC")
-	must(t, err)
-	other.Schedule.Cron, other.Schedule.Times = "30 * * * *", times
+	each, other := rule(t, keyPerWindow, "", 0), ruleAt(t, "30 * * * *", keyPerWindow)
 	b.putObject(t, "in_1", `{}`, "ambiguous")
 	b.tickEachMinute(t, []*rules.Rule{each}, "10:50:00", 11) // evaluates the window of 11:00
 	b.tickEachMinute(t, []*rules.Rule{other}, "11:20:00", 12)
@@ -110,23 +106,14 @@ func TestRestart_scheduleChangedBack(t *testing.T) {
 func TestTick_clockWasAhead_isLoggedAndMeasured(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.setClock(t, "10:30")
-	reg := prometheus.NewPedanticRegistry()
-	metrics, err := windows.NewMetrics(reg)
-	must(t, err)
-	a := b.newScheduler(10)
-	a.Metrics = metrics
-	a.Replace(effects.NewRules([]*rules.Rule{rule(t, keyPerWindow, "", 0)}))
-	tick(t, a)
-	b.setClock(t, "20:00")
-	tick(t, a)
-	b.setClock(t, "19:59:30") // clocks are corrected by some seconds every day
-	tick(t, a)
+	a, reg := b.measured(t, rule(t, keyPerWindow, "", 0))
+	b.tickAt(t, a, "10:30")
+	b.tickAt(t, a, "20:00")
+	b.tickAt(t, a, "19:59:30") // clocks are corrected by some seconds every day
 	if strings.Contains(b.log.String(), "rule not evaluated") {
 		t.Errorf("logged %s", b.log)
 	}
-	b.setClock(t, "11:00")
-	tick(t, a)
+	b.tickAt(t, a, "11:00")
 	tick(t, a)
 	if strings.Count(b.log.String(), "rule not evaluated: the database's clock was set back") != 1 ||
 		!strings.Contains(b.log.String(), "rule=hourly decided_until=2026-11-02T20:00:00.000Z "+
@@ -138,8 +125,7 @@ func TestTick_clockWasAhead_isLoggedAndMeasured(t *testing.T) {
 	}
 	b.db.Exec(t, clockRepairSQL)
 	b.putObject(t, "in_1", `{}`, "certain")
-	b.setClock(t, "12:00")
-	tick(t, a)
+	b.tickAt(t, a, "12:00")
 	wantPlanned(t, b.planned(t), "in_1 11 12")
 }
 
@@ -170,14 +156,11 @@ func TestDeleteDetached_removedRule_dropsDeferredObjects(t *testing.T) {
 func TestTick_busyRule_letsOthersRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.setClock(t, "10:30")
-	b.putInvoices(t, 3)
-	busy, hourly := rule(t, "busy "+keyPerWindow, "", 0), rule(t, keyPerWindow, "", 0)
-	times, err := timetable.Parse("* * * * *", "UTC")
-	must(t, err)
-	busy.Name, busy.Schedule = "busy", &rules.Schedule{Cron: "* * * * *", TimeZone: "UTC", Times: times, CatchUp: 100}
+	busy, hourly := ruleAt(t, "* * * * *", "busy "+keyPerWindow), rule(t, keyPerWindow, "", 0)
+	busy.Name = "busy"
 	a := b.newScheduler(1, busy, hourly)
-	tick(t, a)
+	b.tickAt(t, a, "10:30")
+	b.putInvoices(t, 3)
 	pages := 0
 	count := func(rule string) string {
 		return b.db.QueryStrings(t, `SELECT count(*)::text FROM effects WHERE rule = '`+rule+`'`)[0]
@@ -190,8 +173,7 @@ func TestTick_busyRule_letsOthersRun(t *testing.T) {
 			a.Replace(effects.NewRules([]*rules.Rule{hourly}))
 		}
 	}
-	b.setClock(t, "10:32:01")
-	tick(t, a)
+	b.tickAt(t, a, "10:32:01")
 	if all, busy := count("hourly"), count("busy"); all != "3" || busy != "27" {
 		t.Errorf("%s effects of the rule that became due meanwhile, and %s of one that was removed after 30 pages",
 			all, busy)
@@ -201,16 +183,12 @@ func TestTick_busyRule_letsOthersRun(t *testing.T) {
 // Many deferred objects of a slow rule are processed, in short transactions.
 func TestProcessDeferred_slowRule_finishes(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(4, rule(t, keyPerWindow, "", 0))
+	b, a := setupRule(t, 4, rule(t, keyPerWindow, "", 0))
 	a.Settings.PageTime = 0
-	tick(t, a)
 	for i := range 6 {
 		b.putObject(t, fmt.Sprintf("in_%d", i), `{}`, "ambiguous")
 	}
-	b.setClock(t, "11:00")
-	tick(t, a)
+	b.tickAt(t, a, "11:00")
 	b.db.Exec(t, `UPDATE objects SET ambiguous = false`)
 	var left []string
 	a.NotifyDestinations = func([]string) {
@@ -224,11 +202,8 @@ func TestProcessDeferred_slowRule_finishes(t *testing.T) {
 // A page has a limit in bytes, for a window and for deferred objects, and at least one object.
 func TestProcessPage_largeObjects_areBoundedInBytes(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(100, rule(t, keyPerWindow, "", 0))
+	b, a := setupRule(t, 100, rule(t, keyPerWindow, "", 0))
 	a.Settings.PageBytes = 5000
-	tick(t, a)
 	large := func() string { // random digits, which do not compress well
 		return b.db.QueryStrings(t, `SELECT jsonb_build_object('n', string_agg(md5(random()::text), ''))::text
 			FROM generate_series(1, 100)`)[0]
@@ -241,8 +216,7 @@ func TestProcessPage_largeObjects_areBoundedInBytes(t *testing.T) {
 	a.NotifyDestinations = func([]string) {
 		pages = append(pages, b.db.QueryStrings(t, `SELECT count(*)::text FROM effects`)[0])
 	}
-	b.setClock(t, "11:00")
-	tick(t, a)
+	b.tickAt(t, a, "11:00")
 	wantPlanned(t, pages, "1", "2", "3")
 	b.db.Exec(t, `UPDATE objects SET ambiguous = false`)
 	tick(t, a)
@@ -256,22 +230,16 @@ func TestProcessPage_largeObjects_areBoundedInBytes(t *testing.T) {
 // object.
 func TestEvaluate_redactedObject_isSkipped(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(2, rule(t, keyPerWindow, "", 0))
-	tick(t, a)
+	b, a := setupRule(t, 2, rule(t, keyPerWindow, "", 0))
 	b.putObject(t, "in_1", `{"n": 1}`, "certain")
 	b.putObject(t, "in_2", `{"n": 1}`, "certain")
 	b.putObject(t, "in_3", `{"n": 1}`, "ambiguous")
-	b.setClock(t, "11:00")
-	tick(t, a)
+	b.tickAt(t, a, "11:00")
 	// as a redaction does
 	b.db.Exec(t, `UPDATE objects SET state = NULL, tied_states = '[]', ambiguous = false WHERE object_id <> 'in_2'`)
-	b.setClock(t, "12:00")
-	tick(t, a)
+	b.tickAt(t, a, "12:00")
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT state || ' ' || object_id || ' ' || (template_data->'new'->>'n')
-		FROM effects
-		ORDER BY effect`), "planned in_1 1", "planned in_2 1", "planned in_2 1")
+		FROM effects ORDER BY effect`), "planned in_1 1", "planned in_2 1", "planned in_2 1")
 }
 
 // An object that stays uncertain keeps at most catch_up windows. Dropped windows are logged.
@@ -286,8 +254,7 @@ func TestDeferObjects_moreThanCatchUp_dropsOldest(t *testing.T) {
 	b.putObject(t, "in_1", `{}`, "ambiguous")
 	b.putObject(t, "in_2", `{}`, "bare")
 	for _, at := range []string{"01:00", "02:00", "03:00", "04:00", "05:00"} {
-		b.setClock(t, at)
-		tick(t, a)
+		b.tickAt(t, a, at)
 	}
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT object_id || ' ' || extract(hour FROM window_end)
 		FROM effect_window_waits ORDER BY 1`), "in_1 4", "in_1 5", "in_2 4", "in_2 5")
@@ -303,25 +270,28 @@ func TestDeferObjects_moreThanCatchUp_dropsOldest(t *testing.T) {
 // The metrics count deferred objects.
 func TestMetrics_deferredObjects(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
 	each := rule(t, keyPerWindow, "", 0)
-	tick(t, b.newScheduler(10, each))
+	b, _ := setupRule(t, 10, each)
 	for i := range 3 {
 		b.putObject(t, fmt.Sprintf("in_%d", i), `{}`, "ambiguous")
 	}
-	b.setClock(t, "12:00")
-	tick(t, b.newScheduler(10, each))
-	b.setClock(t, "12:30")
+	b.tickAt(t, b.newScheduler(10, each), "12:00")
+	a, reg := b.measured(t, each)
+	b.tickAt(t, a, "12:30")
+	wantPlanned(t, metricValues(t, reg), "postern_effect_window_lag_seconds 0", "postern_effect_window_waits 6",
+		"postern_effect_window_waits_seconds 5400")
+}
+
+// measured returns a scheduler of a rule with metrics.
+func (b *fixture) measured(t *testing.T, r *rules.Rule) (*windows.Scheduler, *prometheus.Registry) {
+	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	metrics, err := windows.NewMetrics(reg)
 	must(t, err)
 	a := b.newScheduler(10)
 	a.Metrics = metrics
-	a.Replace(effects.NewRules([]*rules.Rule{each}))
-	tick(t, a)
-	wantPlanned(t, metricValues(t, reg), "postern_effect_window_lag_seconds 0", "postern_effect_window_waits 6",
-		"postern_effect_window_waits_seconds 5400")
+	a.Replace(effects.NewRules([]*rules.Rule{r}))
+	return a, reg
 }
 
 // metricValues are the metrics of the only rule.
@@ -341,45 +311,29 @@ func metricValues(t *testing.T, reg *prometheus.Registry) (all []string) {
 // An effect that wants the key of another account needs review once, and not once per window.
 func TestLogCommitted_collision_isLoggedOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(10, rule(t, "welcome:{{ new.id }}", "", 0))
-	tick(t, a)
+	b, a := setupRule(t, 10, rule(t, "welcome:{{ new.id }}", "", 0))
 	b.putObject(t, "in_1", `{"id": "in_1"}`, "certain")
 	b.db.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, '{"account": "acct_2"}')).* FROM objects o`)
 	for _, at := range []string{"11:00", "12:00", "14:00"} {
-		b.setClock(t, at)
-		tick(t, a)
+		b.tickAt(t, a, at)
 	}
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT account || ' ' || state || ' ' || regexp_replace(key, '[0-9a-f]{32}',
-		'HASH')
-		FROM effects ORDER BY effect`), " planned welcome:in_1", "acct_2 needs_review hourly:trouble:0:HASH:1")
+		'HASH') FROM effects ORDER BY effect`), " planned welcome:in_1", "acct_2 needs_review hourly:trouble:0:HASH:1")
 	if n := strings.Count(b.log.String(), "keys of effects belong to effects of other accounts"); n != 1 {
 		t.Errorf("logged %d times", n)
 	}
 }
 
-// BenchmarkWindow evaluates one window over 20,000 objects of 1 kB, one in a hundred of which has
-// an effect.
+// BenchmarkWindow evaluates one window over 20,000 objects of half a kB, one in a hundred of which
+// has an effect.
 func BenchmarkWindow(t *testing.B) {
 	const objects = 20_000
-	b := setup(t)
-	b.setClock(t, "10:30")
-	b.db.Exec(t, `
-INSERT INTO objects (source, account, object_type, object_id, version_final, version_at, version_seen, version_rank,
-	tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash,
-  state, sanitized, last_event_id, revision, rule_version, created_at, updated_at)
-SELECT $1, '', 'invoice', 'in_' || n, false, 1, 0, 0, '[]', false, 0, 0, 0, false, false, '', '',
-	jsonb_build_object('id', 'in_' || n, 'n', n, 'text', repeat(md5(n::text), 30)), false, 1, 1, 1, now(), now()
-	FROM generate_series(1, $2::int) n`,
-		b.source, objects)
+	b, a := setupRule(t, 200, rule(t, keyPerWindow, `new.number % 100 == 0`, time.Hour))
+	b.db.Exec(t, insertInvoicesSQL, b.source, objects, 0)
 	b.db.Exec(t, `ANALYZE objects`)
-	a := b.newScheduler(200, rule(t, keyPerWindow, `new.n % 100 == 0`, time.Hour))
-	tick(t, a)
 	t.ResetTimer()
 	for n := range t.N {
-		b.setClock(t, time.Date(2026, 11, 2, 11+n%12, 0, 0, 0, time.UTC).Format("15:04"))
-		tick(t, a)
+		b.tickAt(t, a, time.Date(2026, 11, 2, 11+n%12, 0, 0, 0, time.UTC).Format("15:04"))
 	}
 	t.ReportMetric(float64(t.Elapsed().Microseconds())/float64(t.N*objects), "µs/object")
 }

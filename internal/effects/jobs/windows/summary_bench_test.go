@@ -35,9 +35,10 @@ func BenchmarkSummary(t *testing.B) {
 		l := applied.New(t)
 		b := &fixture{db: l.DB, pool: l.Pool, source: l.Source, log: &strings.Builder{}}
 		clock := func(at string) { // runs on from a time
-			b.db.Exec(t, fmt.Sprintf(`CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz
-				LANGUAGE sql VOLATILE AS 'SELECT clock_timestamp() + interval ''%d microseconds'''`,
-				time.Until(must2(time.Parse(time.DateTime, "2026-11-02 "+at))(t)).Microseconds()))
+			start, err := time.Parse(time.DateTime, "2026-11-02 "+at)
+			must(t, err)
+			b.db.ReplaceClock(t, fmt.Sprintf("clock_timestamp() + interval '%d microseconds'",
+				time.Until(start).Microseconds()))
 			b.db.Exec(t, `SELECT ensure_partitions(clock_ms(), clock_ms())`)
 		}
 		clock("10:30:00")
@@ -107,13 +108,5 @@ func BenchmarkSummary(t *testing.B) {
 		t.ReportMetric(float64(sum.Microseconds())/1000/float64(len(all)), "ms-mean-"+name)
 		t.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "ms-p50-"+name)
 		t.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "ms-p99-"+name)
-	}
-}
-
-func must2[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		must(t, err)
-		return v
 	}
 }

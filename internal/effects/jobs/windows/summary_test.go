@@ -64,10 +64,7 @@ func (b *fixture) invoice(t testing.TB, id, customer, amount, is string) {
 // customer meanwhile, do not count.
 func TestSummary_changes_belongToTheirWindow(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(2, perCustomer(t, 0))
-	tick(t, a)
+	b, a := setupRule(t, 2, perCustomer(t, 0))
 	b.change(t, func() {
 		for _, id := range []string{"ada", "bob", "cy"} {
 			b.put(t, "customer", id, `{}`, "certain")
@@ -98,16 +95,14 @@ func TestSummary_changes_belongToTheirWindow(t *testing.T) {
 	})
 	tick(t, a)
 	wantPlanned(t, b.planned(t)[1:], "ada 12 2 3000", "cy 12 1 7")
-	b.setClock(t, "15:00:00") // three windows were missed
-	tick(t, a)
+	b.tickAt(t, a, "15:00:00") // three windows were missed
 	wantPlanned(t, b.planned(t)[3:], "ada 13 2 101")
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT template_data->>'summary' FROM effects WHERE key LIKE 'ada%T12%'`),
 		`{"sums": {"total": 3000}, "type": "invoice", "count": 2, `+
 			`"objects": [{"n": "n_10", "id": "10"}, {"n": "n_11", "id": "11"}], "truncated": false}`)
 	b.setClock(t, "14:59:59") // late, before any later change
 	b.change(t, func() { b.invoice(t, "13", "bob", "5", "certain") })
-	b.setClock(t, "16:00:00")
-	tick(t, a)
+	b.tickAt(t, a, "16:00:00")
 	wantPlanned(t, b.planned(t)[4:], "bob 16 1 5")
 	a = b.newScheduler(2, perCustomer(t, 0)) // maintains at once
 	tick(t, a)
@@ -118,11 +113,9 @@ func TestSummary_changes_belongToTheirWindow(t *testing.T) {
 // and a listed value that is too large, prevent nothing.
 func TestSummary_editedRule_collectsAgain(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
 	edited := perCustomer(t, 0)
 	edited.Summary = &rules.Summary{Type: "receipt", By: invoices.By, Sums: invoices.Sums, Fields: invoices.Fields}
-	tick(t, b.newScheduler(2, edited))
+	b, _ := setupRule(t, 2, edited)
 	b.change(t, func() {
 		b.put(t, "customer", "ada", `{}`, "certain")
 		b.invoice(t, "1", "ada", "10", "certain")
@@ -156,8 +149,7 @@ func TestSummary_overlappingWindows_repeatChanges(t *testing.T) {
 		b.invoice(t, "1", "ada", "10", "certain")
 	})
 	for _, at := range []string{"10:00:01", "11:00:01", "12:00:01"} {
-		b.setClock(t, at)
-		tick(t, a)
+		b.tickAt(t, a, at)
 	}
 	wantPlanned(t, b.planned(t), "ada 10 1 10", "ada 11 1 10")
 }
@@ -165,17 +157,13 @@ func TestSummary_overlappingWindows_repeatChanges(t *testing.T) {
 // A window waits until each change before its end has a number.
 func TestSummary_changeWithoutNumber_delaysTheWindow(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(2, perCustomer(t, 0))
-	tick(t, a)
+	b, a := setupRule(t, 2, perCustomer(t, 0))
 	b.change(t, func() { b.put(t, "customer", "ada", `{}`, "certain") })
 	b.invoice(t, "1", "ada", "10", "certain")
 	b.db.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, created_at)
 		SELECT ARRAY[source], ARRAY[account], ARRAY[object_type], ARRAY[object_id], clock_now() FROM objects
 		WHERE object_type = 'invoice'`)
-	b.setClock(t, "11:00:01")
-	tick(t, a)
+	b.tickAt(t, a, "11:00:01")
 	wantPlanned(t, b.planned(t))
 	b.change(t, func() {})
 	tick(t, a)
@@ -186,10 +174,7 @@ func TestSummary_changeWithoutNumber_delaysTheWindow(t *testing.T) {
 // complete.
 func TestSummary_manyObjects_listIsCut(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(10, perCustomer(t, 0))
-	tick(t, a)
+	b, a := setupRule(t, 10, perCustomer(t, 0))
 	b.change(t, func() {
 		b.db.Exec(t, insertInvoicesSQL, b.source, 1001, 1)
 		b.db.Exec(t, insertInvoicesSQL, b.source, 1000, 2)
@@ -198,8 +183,7 @@ func TestSummary_manyObjects_listIsCut(t *testing.T) {
 		}
 		b.invoice(t, "1", "cus_3", "5", "certain")
 	})
-	b.setClock(t, "11:00:01")
-	tick(t, a)
+	b.tickAt(t, a, "11:00:01")
 	wantPlanned(t, b.planned(t), "cus_1 11 1001 2002 truncated after 1000", "cus_2 11 1000 2000", "cus_3 11 1 5")
 }
 
@@ -216,10 +200,7 @@ FROM generate_series(1, $2::int) n`
 // A value that is not a number makes the effect of its customer need review, and no other.
 func TestSummary_valueIsNoNumber_needsReview(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(10, perCustomer(t, 0))
-	tick(t, a)
+	b, a := setupRule(t, 10, perCustomer(t, 0))
 	b.change(t, func() {
 		for i, amount := range []string{`"1,50"`, `2`, `true`, `[1]`} {
 			id := fmt.Sprint(i)
@@ -227,8 +208,7 @@ func TestSummary_valueIsNoNumber_needsReview(t *testing.T) {
 			b.invoice(t, id, id, amount, "certain")
 		}
 	})
-	b.setClock(t, "11:00:01")
-	tick(t, a)
+	b.tickAt(t, a, "11:00:01")
 	wantPlanned(t, b.planned(t), "1 11 1 2")
 	const reason = "summary.sums.total: 1 values of changed objects are not numbers: correct the path amount.due"
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT object_id || ' ' || reason FROM effects WHERE state = 'needs_review'
@@ -238,19 +218,14 @@ func TestSummary_valueIsNoNumber_needsReview(t *testing.T) {
 // A customer that is ambiguous gets the summary of the window when it is certain.
 func TestSummary_uncertainObject_keepsItsChanges(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(10, perCustomer(t, 0))
-	tick(t, a)
+	b, a := setupRule(t, 10, perCustomer(t, 0))
 	b.change(t, func() {
 		b.put(t, "customer", "ada", `{}`, "ambiguous")
 		b.invoice(t, "1", "ada", "10", "certain")
 	})
-	b.setClock(t, "11:00:01")
-	tick(t, a)
+	b.tickAt(t, a, "11:00:01")
 	b.change(t, func() { b.invoice(t, "2", "ada", "20", "certain") })
-	b.setClock(t, "12:00:01")
-	tick(t, b.newScheduler(10, perCustomer(t, 0)))
+	b.tickAt(t, b.newScheduler(10, perCustomer(t, 0)), "12:00:01")
 	wantPlanned(t, b.planned(t))
 	b.change(t, func() { b.put(t, "customer", "ada", `{}`, "certain") })
 	tick(t, b.newScheduler(10, perCustomer(t, 0)))
@@ -262,10 +237,8 @@ func TestSummary_uncertainObject_keepsItsChanges(t *testing.T) {
 // same changes, and changes that are committed meanwhile belong to the next window.
 func TestSummary_processDiesAtEachCommit_sameSummaries(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
 	r := perCustomer(t, 0)
-	tick(t, b.newScheduler(3, r))
+	b, _ := setupRule(t, 3, r)
 	const customers = 7
 	b.change(t, func() {
 		for i := range customers {
@@ -276,11 +249,7 @@ func TestSummary_processDiesAtEachCommit_sameSummaries(t *testing.T) {
 			}
 		}
 	})
-	b.db.Exec(t, `CREATE SEQUENCE moves`)
-	b.db.Exec(t, `GRANT USAGE ON moves TO postern_processor`)
-	b.db.Exec(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
-		'BEGIN IF nextval(''moves'') % 2 = 1 THEN RAISE EXCEPTION ''dies''; END IF; RETURN new; END'`)
-	b.db.Exec(t, `CREATE TRIGGER dies BEFORE UPDATE ON effect_windows FOR EACH ROW EXECUTE FUNCTION die()`)
+	b.failEveryOtherPage(t)
 	done := func(window string) bool {
 		return b.db.QueryStrings(t, `SELECT (window_end IS NULL AND decided_at = '2026-11-02 `+window+`:00+00')::text
 			FROM effect_windows`)[0] == "true"

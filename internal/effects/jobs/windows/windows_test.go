@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -45,11 +45,19 @@ func setup(t testing.TB) *fixture {
 	return b
 }
 
+// setupRule returns the scheduler of a rule that starts at 10:30.
+func setupRule(t testing.TB, page int, r *rules.Rule) (*fixture, *windows.Scheduler) {
+	t.Helper()
+	b := setup(t)
+	a := b.newScheduler(page, r)
+	b.tickAt(t, a, "10:30")
+	return b, a
+}
+
 // setClock sets the database's clock to a time of day.
 func (b *fixture) setClock(t testing.TB, clock string) {
 	t.Helper()
-	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
-		'SELECT timestamptz ''2026-11-02 `+clock+`+00'''`)
+	b.db.ReplaceClock(t, "timestamptz '2026-11-02 "+clock+"+00'")
 }
 
 // putObject stores an invoice that is certain, ambiguous, deleted, or bare: only its existence is
@@ -99,10 +107,19 @@ func rule(t testing.TB, key, when string, length time.Duration) *rules.Rule {
 	must(t, err)
 	r.Schedule = &rules.Schedule{Cron: "0 * * * *", TimeZone: "UTC", Times: times, WindowLength: length, CatchUp: 100}
 	if when != "" {
-		if r.When, err = rules.Compile(when, scope, true); err != nil {
-			t.Fatal(err)
-		}
+		r.When, err = rules.Compile(when, scope, true)
+		must(t, err)
 	}
+	return r
+}
+
+// ruleAt is rule with another schedule.
+func ruleAt(t testing.TB, cron, key string) *rules.Rule {
+	t.Helper()
+	r := rule(t, key, "", 0)
+	times, err := timetable.Parse(cron, "UTC")
+	must(t, err)
+	r.Schedule.Cron, r.Schedule.Times = cron, times
 	return r
 }
 
@@ -121,6 +138,13 @@ func tick(t testing.TB, a *windows.Scheduler) {
 	must(t, a.Tick(t.Context()))
 }
 
+// tickAt runs a tick at a time of day.
+func (b *fixture) tickAt(t testing.TB, a *windows.Scheduler, clock string) {
+	t.Helper()
+	b.setClock(t, clock)
+	tick(t, a)
+}
+
 // planned returns the keys of effects, with times shortened to the time of day.
 func (b *fixture) planned(t *testing.T) []string {
 	t.Helper()
@@ -131,44 +155,37 @@ func (b *fixture) planned(t *testing.T) []string {
 
 func wantPlanned(t *testing.T, got []string, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, append([]string(nil), got...)); diff != "" {
-		t.Errorf("(-wanted +planned):\n%s", diff)
-	}
+	testkit.Equal(t, "planned", want, got, cmpopts.EquateEmpty())
 }
 
 // Overlapping windows with a key per object plan one effect per object, also for an object that
 // arrived after its own window. Another rule version plans them again.
 func TestTick_overlappingWindows_planEachKeyOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
+	recent := rule(t, "new:{{ new.id }}",
+		`new.created >= date(window.start).Unix() && new.created < date(window.end).Unix()`, 3*time.Hour)
+	b, a := setupRule(t, 2, recent)
 	invoice := func(id string, created string) {
 		at, err := time.Parse(time.DateTime, "2026-11-02 "+created)
 		must(t, err)
 		b.putObject(t, id, fmt.Sprintf(`{"id": %q, "created": %d}`, id, at.Unix()), "certain")
 	}
-	recent := rule(t, "new:{{ new.id }}",
-		`new.created >= date(window.start).Unix() && new.created < date(window.end).Unix()`, 3*time.Hour)
-	a := b.newScheduler(2, recent)
 	invoice("in_old", "07:59:59")
 	invoice("in_1", "10:10:00")
 	invoice("in_2", "10:59:59")
 	invoice("in_3", "11:00:00")
 	tick(t, a)
 	wantPlanned(t, b.planned(t))
-	b.setClock(t, "11:00:00.5")
-	tick(t, a)
+	b.tickAt(t, a, "11:00:00.5")
 	wantPlanned(t, b.planned(t), "new:in_1", "new:in_2")
 	invoice("in_0_late", "10:40:00")
 	for _, at := range []string{"11:59:59", "12:00", "12:30"} {
-		b.setClock(t, at)
-		tick(t, a)
+		b.tickAt(t, a, at)
 	}
 	wantPlanned(t, b.planned(t), "new:in_1", "new:in_2", "new:in_0_late", "new:in_3")
 	again := *recent
 	again.Version = 2
-	b.setClock(t, "13:00")
-	tick(t, b.newScheduler(2, &again))
+	b.tickAt(t, b.newScheduler(2, &again), "13:00")
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT key FROM effects WHERE rule_version = 2 ORDER BY 1`), "new:in_0_late",
 		"new:in_1", "new:in_2", "new:in_3")
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT template_data::text FROM effects WHERE key = 'new:in_1'
@@ -182,19 +199,12 @@ func TestTick_overlappingWindows_planEachKeyOnce(t *testing.T) {
 // exactly once, although the objects change meanwhile.
 func TestTick_processDies_anotherContinues(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
 	const objects = 11
-	b.putInvoices(t, objects)
 	each := rule(t, keyPerWindow+" {{ new.n }}", "", 0)
-	tick(t, b.newScheduler(3, each))
+	b, _ := setupRule(t, 3, each)
+	b.putInvoices(t, objects)
 	b.setClock(t, "12:01")
-	b.db.Exec(t, `CREATE SEQUENCE moves`)
-	b.db.Exec(t, `GRANT USAGE ON moves TO postern_processor`)
-	b.db.Exec(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
-		'BEGIN IF nextval(''moves'') % 2 = 1 THEN RAISE EXCEPTION ''dies''; END IF; RETURN new; END'`)
-	// fails the transaction of every other page
-	b.db.Exec(t, `CREATE TRIGGER dies BEFORE UPDATE ON effect_windows FOR EACH ROW EXECUTE FUNCTION die()`)
+	b.failEveryOtherPage(t)
 	pages := 0
 	for died := 0; pages < 8; {
 		ctx, die := context.WithCancel(t.Context())
@@ -230,29 +240,33 @@ func TestTick_processDies_anotherContinues(t *testing.T) {
 	}
 }
 
+// failEveryOtherPage makes the transaction of every other page fail, with the error "dies".
+func (b *fixture) failEveryOtherPage(t *testing.T) {
+	t.Helper()
+	b.db.Exec(t, `CREATE SEQUENCE moves`)
+	b.db.Exec(t, `GRANT USAGE ON moves TO postern_processor`)
+	b.db.Exec(t, `CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN IF nextval(''moves'') % 2 = 1 THEN RAISE EXCEPTION ''dies''; END IF; RETURN new; END'`)
+	b.db.Exec(t, `CREATE TRIGGER dies BEFORE UPDATE ON effect_windows FOR EACH ROW EXECUTE FUNCTION die()`)
+}
+
 // A slow rule advances by one object at a time, and skips none.
 func TestTick_slowRule_advances(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
+	b, a := setupRule(t, 3, rule(t, keyPerWindow, "", 0))
 	b.putInvoices(t, 4)
-	a := b.newScheduler(3, rule(t, keyPerWindow, "", 0))
 	a.Settings.PageTime = 0
-	tick(t, a)
-	b.setClock(t, "11:00")
-	tick(t, a)
+	b.tickAt(t, a, "11:00")
 	wantPlanned(t, b.planned(t), "in_000 10 11", "in_001 10 11", "in_002 10 11", "in_003 10 11")
 }
 
 // Several processes with the same rule evaluate each object of each window.
 func TestTick_severalProcesses_planEachWindowOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
 	const objects = 20
-	b.putInvoices(t, objects)
 	each := rule(t, keyPerWindow, "", 0)
-	tick(t, b.newScheduler(2, each))
+	b, _ := setupRule(t, 2, each)
+	b.putInvoices(t, objects)
 	b.setClock(t, "15:10")
 	var processes sync.WaitGroup
 	for range 4 {
@@ -271,19 +285,15 @@ func TestTick_severalProcesses_planEachWindowOnce(t *testing.T) {
 	processes.Wait()
 	// An effect that is planned twice leaves a gap in the ids.
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*) || ' of ' || count(DISTINCT template_data->'window') || ', ' ||
-		max(effect)
-		FROM effects`), fmt.Sprintf("%d of 5, %d", 5*objects, 5*objects))
+		max(effect) FROM effects`), fmt.Sprintf("%d of 5, %d", 5*objects, 5*objects))
 }
 
 // The scheduler waits for transactions that change or redact an object, so that planned effects
 // match the state at the commit.
 func TestTick_objectLockedByChange_waits(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
+	b, a := setupRule(t, 2, rule(t, keyPerWindow, "", 0))
 	b.putObject(t, "in_1", `{"n": "private"}`, "certain")
-	a := b.newScheduler(2, rule(t, keyPerWindow, "", 0))
-	tick(t, a)
 	b.setClock(t, "11:00")
 	tx, err := b.db.Role(t, "processor").Begin(t.Context())
 	must(t, err)
@@ -298,9 +308,7 @@ func TestTick_objectLockedByChange_waits(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := tx.Exec(t.Context(), `UPDATE objects SET state = '{"n": "redacted"}'`); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ExecSQL(t, tx, `UPDATE objects SET state = '{"n": "redacted"}'`)
 	must(t, tx.Commit(t.Context()))
 	must(t, <-done)
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT template_data->'new'->>'n' FROM effects`), "redacted")
@@ -317,22 +325,18 @@ func TestTick_clockSetBackAndOutage_repeatsNothing(t *testing.T) {
 	each.Schedule.CatchUp = 3
 	a := b.newScheduler(2, each)
 	tick(t, a)
-	b.setClock(t, "02:00")
-	tick(t, a)
+	b.tickAt(t, a, "02:00")
 	b.putObject(t, "in_1", `{"n": 2}`, "certain")
 	for _, at := range []string{"01:20", "02:00", "02:59:59.999"} {
-		b.setClock(t, at)
-		tick(t, a)
+		b.tickAt(t, a, at)
 	}
 	wantPlanned(t, b.planned(t), "in_1 01 02 1")
-	b.setClock(t, "04:15")
-	tick(t, a)
+	b.tickAt(t, a, "04:15")
 	wantPlanned(t, b.planned(t)[1:], "in_1 02 03 2", "in_1 03 04 2")
 	if b.log.Len() == 0 || strings.Contains(b.log.String(), "skipped") {
 		t.Errorf("logged %s", b.log)
 	}
-	b.setClock(t, "09:15")
-	tick(t, a)
+	b.tickAt(t, a, "09:15")
 	wantPlanned(t, b.planned(t)[3:], "in_1 06 07 2", "in_1 07 08 2", "in_1 08 09 2")
 	if !strings.Contains(b.log.String(), "windows skipped") ||
 		!strings.Contains(b.log.String(), "first_end=2026-11-02T05:00:00.000Z next_end=2026-11-02T07:00:00.000Z") {
@@ -345,13 +349,10 @@ func TestTick_clockSetBackAndOutage_repeatsNothing(t *testing.T) {
 // it.
 func TestTick_unappliedEvents_delayTheirWindow(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
+	b, a := setupRule(t, 2, rule(t, keyPerWindow, "", 0))
 	b.db.Exec(t, `SELECT ensure_partitions(clock_ms(), clock_ms())`)
 	other, err := events.RegisterSources(t.Context(), b.pool, map[string]string{"other": "stripe"})
 	must(t, err)
-	a := b.newScheduler(2, rule(t, keyPerWindow, "", 0))
-	tick(t, a)
 	came := func(source int32, at string) int64 {
 		b.setClock(t, at)
 		receipts, err := events.Append(t.Context(), b.db.Pool,
@@ -369,15 +370,13 @@ func TestTick_unappliedEvents_delayTheirWindow(t *testing.T) {
 	first, second := came(b.source, "10:58"), came(b.source, "10:59")
 	came(other.Number["other"], "10:59:30")
 	came(b.source, "11:00:01")
-	b.setClock(t, "11:00:02")
-	tick(t, a)
+	b.tickAt(t, a, "11:00:02")
 	applied(second, "applied")
 	tick(t, a)
 	b.putObject(t, "in_1", `{}`, "certain")
 	wantPlanned(t, b.planned(t))
 	applied(first, "dead")
-	b.setClock(t, "12:01")
-	tick(t, a)
+	b.tickAt(t, a, "12:01")
 	wantPlanned(t, b.planned(t), "in_1 10 11")
 }
 
@@ -385,18 +384,11 @@ func TestTick_unappliedEvents_delayTheirWindow(t *testing.T) {
 // window's end.
 func TestTick_openAppend_delaysTheWindow(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	b.putObject(t, "in_1", `{}`, "certain")
 	each := rule(t, keyPerWindow, "", 0)
-	tick(t, b.newScheduler(2, each))
+	b, _ := setupRule(t, 2, each)
+	b.putObject(t, "in_1", `{}`, "certain")
 	b.setClock(t, "11:00")
-	tx, err := b.db.Pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `LOCK TABLE events IN ROW EXCLUSIVE MODE`); err != nil { // as an insert holds it
-		t.Fatal(err)
-	}
+	tx := testkit.OpenTx(t, b.db.Pool, `LOCK TABLE events IN ROW EXCLUSIVE MODE`) // as an insert holds it
 	eager := b.newScheduler(2, each)
 	eager.Settings.TxTimeout = 100 * time.Millisecond
 	if err := eager.Tick(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
@@ -412,17 +404,12 @@ func TestTick_openAppend_delaysTheWindow(t *testing.T) {
 // follows its own configuration, and a key that both want is planned once.
 func TestTick_scheduleChanged_startsWithItsNextTime(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
+	b, before := setupRule(t, 2, rule(t, keyPerWindow, "", 0))
 	b.putObject(t, "in_1", `{}`, "certain")
-	hourly, other := rule(t, keyPerWindow, "", 0), rule(t, keyPerWindow, "", 0)
-	times, err := timetable.Parse("*/30 * * * *", "UTC")
-	must(t, err)
-	other.Schedule.Cron, other.Schedule.Times, other.Schedule.WindowLength = "*/30 * * * *", times, time.Hour
-	before, after := b.newScheduler(2, hourly), b.newScheduler(2, other)
-	tick(t, before)
-	b.setClock(t, "11:45")
-	tick(t, after)
+	other := ruleAt(t, "*/30 * * * *", keyPerWindow)
+	other.Schedule.WindowLength = time.Hour
+	after := b.newScheduler(2, other)
+	b.tickAt(t, after, "11:45")
 	wantPlanned(t, b.planned(t))
 	b.setClock(t, "12:05")
 	for range 2 {
@@ -435,26 +422,16 @@ func TestTick_scheduleChanged_startsWithItsNextTime(t *testing.T) {
 // A rule is evaluated for objects of its source and type only, in all accounts.
 func TestTick_otherSourcesAndTypes_areSkipped(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(2, rule(t, "{{ object.account }}/{{ object.id }}", "", 0))
-	tick(t, a)
-	const copied = `INSERT INTO objects (source, account, object_type, object_id, version_final, version_at,
-		version_seen, version_rank, tied_states, overflow, time_from, time_to, refetch_after, ambiguous, deleted,
-			state_hash,
-			exact_hash,
-  state, sanitized, last_event_id, revision, rule_version, created_at, updated_at)
-SELECT $1, $2, $3, object_id, version_final, version_at, version_seen, version_rank, tied_states, overflow, time_from,
-	time_to, refetch_after, ambiguous, deleted, state_hash, exact_hash, state, sanitized, last_event_id, revision,
-	rule_version, created_at, updated_at
-FROM objects WHERE source = $4 AND account = '' AND object_type = 'invoice'`
+	b, a := setupRule(t, 2, rule(t, "{{ object.account }}/{{ object.id }}", "", 0))
+	const copied = `INSERT INTO objects SELECT (jsonb_populate_record(o,
+		jsonb_build_object('source', $1::int, 'account', $2::text, 'object_type', $3::text))).*
+		FROM objects o WHERE source = $4 AND account = '' AND object_type = 'invoice'`
 	b.putInvoices(t, 3)
 	b.db.Exec(t, copied, b.source, "acct_1", "invoice", b.source)
 	b.db.Exec(t, copied, b.source, "", "charge", b.source)
 	b.db.Exec(t, copied, b.source, "acct_1", "payout", b.source)
 	b.db.Exec(t, copied, b.source+1, "", "invoice", b.source)
-	b.setClock(t, "11:00")
-	tick(t, a)
+	b.tickAt(t, a, "11:00")
 	wantPlanned(t, b.planned(t), "/in_000", "/in_001", "/in_002", "acct_1/in_000", "acct_1/in_001", "acct_1/in_002")
 }
 
@@ -462,17 +439,13 @@ FROM objects WHERE source = $4 AND account = '' AND object_type = 'invoice'`
 // removed object is skipped.
 func TestTick_uncertainObject_isDeferred(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
 	each := rule(t, keyPerWindow+" {{ new.n }}", "", 0)
-	a := b.newScheduler(2, each)
-	tick(t, a)
+	b, a := setupRule(t, 2, each)
 	for id, is := range map[string]string{"in_1": "certain", "in_2": "ambiguous", "in_3": "deleted", "in_4": "bare",
 		"in_5": "ambiguous", "in_6": "ambiguous"} {
 		b.putObject(t, id, `{"n": 1}`, is)
 	}
-	b.setClock(t, "12:05")
-	tick(t, a)
+	b.tickAt(t, a, "12:05")
 	tick(t, a)
 	wantPlanned(t, b.planned(t), "in_1 10 11 1", "in_1 11 12 1")
 	b.putObject(t, "in_2", `{"n": 2}`, "certain")
@@ -488,14 +461,10 @@ func TestTick_uncertainObject_isDeferred(t *testing.T) {
 // An object for which the rule fails needs review, and does not stop the window.
 func TestTick_ruleFails_needsReviewOnly(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.setClock(t, "10:30")
-	a := b.newScheduler(2, rule(t, keyPerWindow, `new.total > 10`, 0))
-	tick(t, a)
+	b, a := setupRule(t, 2, rule(t, keyPerWindow, `new.total > 10`, 0))
 	b.putObject(t, "in_1", `{"total": null}`, "certain")
 	b.putObject(t, "in_2", `{"total": 11}`, "certain")
-	b.setClock(t, "12:00")
-	tick(t, a)
+	b.tickAt(t, a, "12:00")
 	wantPlanned(t, b.planned(t), "in_2 10 11", "in_2 11 12")
 	wantPlanned(t, b.db.QueryStrings(t, `SELECT count(*) || ' ' || min(left(key, 17)) FROM effects
 		WHERE state = 'needs_review'
