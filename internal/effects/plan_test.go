@@ -188,39 +188,34 @@ func TestPlan_keySharedAcrossAccounts_needsReview(t *testing.T) {
 	}
 }
 
-// An effect that expired without approval is planned again if a change of the object wants its key,
-// with the new change.
-func TestPlan_expiredKeyWantedAgain_isRevived(t *testing.T) {
-	t.Parallel()
-	b := setup(t, rule(t, "price", priceKey, true))
-	b.plan(t, change(1, "", "x", `{"price": 20}`))
-	b.db.Exec(t, `UPDATE effects SET state = 'expired', due = NULL, reason = 'not approved until 2026-01-01T00:00:00Z'`)
-	b.plan(t, change(2, "", "x", `{"price": 100}`))
-	b.plan(t, change(3, "", "x", `{"price": 20}`))
-	b.wantRows(t, activeSQL, "price:x:20 planned 3 20 3")
-}
-
 // Expiry is no decision of an operator. The next change that wants the key plans the effect again,
-// even without another key in between. A rejection is final.
-func TestPlan_unchangedKey_revivesExpiredButNotRejected(t *testing.T) {
+// with or without another key in between. A rejection is final.
+func TestPlan_keyWantedAgain_revivesExpiredButNotRejected(t *testing.T) {
 	t.Parallel()
-	for state, want := range map[effects.State]struct {
+	const nextChange = "It starts only if it is planned again: by the next change that wants its key"
+	for name, c := range map[string]struct {
+		state        effects.State
+		changes      []string
 		active, next string
 	}{
-		effects.Expired: {"price:x:20 planned 2 20 2", "It starts only if it is planned again: by the next " +
-			"change that wants its key"},
-		effects.Rejected: {"price:x:20 rejected 1 20 1", "an operator rejected it"},
+		"expired": {effects.Expired, []string{`{"price": 20, "note": "b"}`}, "price:x:20 planned 2 20 2", nextChange},
+		"expired, another key in between": {effects.Expired, []string{`{"price": 100}`, `{"price": 20}`},
+			"price:x:20 planned 3 20 3", nextChange},
+		"rejected": {effects.Rejected, []string{`{"price": 20, "note": "b"}`}, "price:x:20 rejected 1 20 1",
+			"an operator rejected it"},
 	} {
-		t.Run(string(state), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, rule(t, "price", priceKey, true))
 			b.plan(t, change(1, "", "x", `{"price": 20}`))
-			b.db.Exec(t, `UPDATE effects SET state = $1, due = NULL`, state)
-			if v := b.show(t, 1); !strings.Contains(v.AllowedActions, want.next) {
+			b.db.Exec(t, `UPDATE effects SET state = $1, due = NULL, reason = 'not approved in time'`, c.state)
+			if v := b.show(t, 1); !strings.Contains(v.AllowedActions, c.next) {
 				t.Errorf("%+v", v)
 			}
-			b.plan(t, change(2, "", "x", `{"price": 20, "note": "b"}`))
-			b.wantRows(t, activeSQL, want.active)
+			for i, state := range c.changes {
+				b.plan(t, change(int64(i)+2, "", "x", state))
+			}
+			b.wantRows(t, activeSQL, c.active)
 		})
 	}
 }
@@ -243,25 +238,25 @@ func TestPlanForced_selectsEndedEffects(t *testing.T) {
 	t.Parallel()
 	const forced = `SELECT concat_ws(' ', key, rule_version, state, event_id, template_data->'new'->>'price')
 		FROM effects WHERE forced = 7 ORDER BY key`
+	again, newVersion := []string{"price:x:20 1 planned 1 20"}, []string{"price:x:20 3 planned 1 20"}
 	for name, c := range map[string]struct {
 		sql     string
 		rule    func(*rules.Rule)
 		want    []string
 		skipped int64
 	}{
-		"done":                    {"", nil, []string{"price:x:20 1 planned 1 20"}, 0},
-		"expired":                 {`UPDATE effects SET state = 'expired'`, nil, []string{"price:x:20 1 planned 1 20"}, 0},
+		"done":                    {"", nil, again, 0},
+		"expired":                 {`UPDATE effects SET state = 'expired'`, nil, again, 0},
 		"rejected":                {`UPDATE effects SET state = 'rejected'`, nil, nil, 0},
 		"in progress":             {`UPDATE effects SET state = 'failed', due = clock_now()`, nil, nil, 0},
 		"cleared":                 {`UPDATE effects SET template_data = NULL`, nil, nil, 1},
 		"compensated":             {`UPDATE effects SET compensating = true`, nil, nil, 1},
 		"ended after the request": {`UPDATE effects SET updated_at = clock_now()`, nil, nil, 0},
 		"rule removed":            {`UPDATE effects SET rule = 'another'`, nil, nil, 1},
-		"a newer version":         {"", func(r *rules.Rule) { r.Version = 3 }, []string{"price:x:20 3 planned 1 20"}, 0},
+		"a newer version":         {"", func(r *rules.Rule) { r.Version = 3 }, newVersion, 0},
 		"with approval": {"", func(r *rules.Rule) { r.Approval = rules.ApproveOnReplay },
 			[]string{"price:x:20 1 awaiting_approval 1 20"}, 0},
-		"last change, superseding rule": {"", func(r *rules.Rule) { r.Supersede = true },
-			[]string{"price:x:20 1 planned 1 20"}, 0},
+		"last change, superseding rule": {"", func(r *rules.Rule) { r.Supersede = true }, again, 0},
 		"earlier change, superseding rule": {`INSERT INTO effects (key, rule_version, rule, source, account,
 			object_type, object_id, event_id, run, state, destination, planned_at, updated_at)
 			SELECT 'price:x:30', 1, rule, source, account, object_type, object_id, 2, 0, 'needs_review', destination,

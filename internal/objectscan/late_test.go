@@ -221,7 +221,8 @@ func TestObjectScan_timeRangeUnsupported_isRejected(t *testing.T) {
 	reconciled.WantNone(t, b.DB.QueryStrings(t, `SELECT subject FROM watermarks`))
 }
 
-// A scan of changes whose time range does not touch the watermark does not move it.
+// A scan of changes whose time range does not touch the watermark does not move it. A range that
+// ends before it begins is rejected.
 func TestObjectScan_gapInChanges_isNotComplete(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewEmptyEnv(t, 242, reconciled.LivingObjects)
@@ -238,6 +239,7 @@ func TestObjectScan_gapInChanges_isNotComplete(t *testing.T) {
 	if until := changesCompleteUntil(t, b); !until.Equal(complete.Add(2 * time.Hour)) {
 		t.Errorf("complete until %s, though two hours from %s were read", until, complete)
 	}
+	b.WantFailure(t, reconcile.Params{Scope: reconcile.Objects, Until: complete}, "since")
 }
 
 // A late list does not change objects that changed since, and the watermark is not later than the

@@ -230,8 +230,8 @@ func TestObjectScan_missingObjectListRejected_isUnrepaired(t *testing.T) {
 		}})
 	params := reconcile.Params{Scope: reconcile.Objects, Type: "release", Full: true}
 	reconciled.WantCounts(t, f.WantDone(t, params), reconciled.Counts{objectscan.Unrepaired: 1, objectscan.Orphans: 2})
-	reconciled.WantValue(t, f.Env, true, `SELECT reason LIKE '%403%does not count as deleted%' FROM drifts
-		WHERE result = 'unrepaired'`)
+	reconciled.WantValue(t, f.Env, true, `SELECT reason LIKE '%403%' AND reason LIKE '%does not count as deleted%'
+		FROM drifts WHERE result = 'unrepaired'`)
 	revoked.Store(true)
 	if r := f.WantFailure(t, params, "401"); r.Counts[objectscan.Unrepaired] != 0 {
 		t.Errorf("counts %v", r.Counts)

@@ -190,7 +190,8 @@ func (onlyIfMirroredAndThing) Lists(*provider.Source, *provider.API, string) map
 }
 
 // A type that a run has skipped stays skipped in all its attempts. A type that a run has started is
-// read to its end, whatever the mirror has meanwhile.
+// read to its end, whatever the mirror has meanwhile. A key that may list none of the other types
+// fails the run.
 func TestObjectScan_skippedType_staysSkippedForTheRun(t *testing.T) {
 	t.Parallel()
 	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
@@ -226,14 +227,7 @@ func TestObjectScan_skippedType_staysSkippedForTheRun(t *testing.T) {
 		b.API.CallCount("/aaas") == 0 {
 		t.Errorf("started with: %s with %v: %s", got.Status, got.Counts, got.Detail)
 	}
-}
-
-// A key that may list no type fails the run, also when the run skips the other types.
-func TestObjectScan_onlySkippedTypesAllowed_failsTheRun(t *testing.T) {
-	t.Parallel()
-	b := reconciled.NewMirroredEnv(t, 220, reconciled.LivingObjects)
 	b.API.RespondTo(reconciled.ErrorResponse(http.StatusForbidden), "/list")
-	b.StartReconciler(t, b.RunnerReading(onlyIfMirroredAndThing{}))
 	b.WantFailure(t, reconcile.Params{Scope: reconcile.Objects}, "403")
 }
 

@@ -227,8 +227,9 @@ func TestChooseRecovery_ruleChanged_oldRuleStillApplies(t *testing.T) {
 		"operator only, with a key":           {"operator", named, keyedStep, toOperator, "", ok, "", ""},
 		"operator only, rule now has a check": {"operator", keyless, checkedStep, toOperator, "", ok, "", ""},
 		"check, rule now has none":            {"check", named, keyedStep, toOperator, "", ok, "", ""},
-		"check: done":                         {"check", keyless, checkedStep, "done done check", "GET /did", ok, "", ""},
-		"key, none in the request":            {"key", keyless, keyedStep, toOperator, "", ok, "", ""},
+		"check: done": {"check", keyless, checkedStep, "done done check", "GET /did", ok,
+			"", ""},
+		"key, none in the request": {"key", keyless, keyedStep, toOperator, "", ok, "", ""},
 		"key of another step": {"key", strings.ReplaceAll(named, "KEY", "postern-0"), keyedStep, toOperator, "",
 			ok, "", ""},
 		"key in a header": {"key", named, keyedStep, "done done key", "POST /mail", ok, "", ""},
@@ -371,10 +372,11 @@ func TestNextCall_unknownStepWithOtherDestination_needsReview(t *testing.T) {
 		"put": {keyedStep, strings.Replace(named, "POST", "PUT", 1), "key",
 			func(_ *testing.T, b *fixture) { asPut(b, "") }, toOperator},
 		"check": {checkedStep, named, "check", nil, toOperator},
-		"check at one destination": {checkedStep, named, "check",
-			func(_ *testing.T, b *fixture) { b.rules.ByName("follow").Steps[0].Check.Destination = "sink" }, toOperator},
-		"first destination removed": {keyedStep, named, "key", func(_ *testing.T, b *fixture) { b.destinations = b.destinations[1:] },
-			toOperator},
+		"check at one destination": {checkedStep, named, "check", func(_ *testing.T, b *fixture) {
+			b.rules.ByName("follow").Steps[0].Check.Destination = "sink"
+		}, toOperator},
+		"first destination removed": {keyedStep, named, "key",
+			func(_ *testing.T, b *fixture) { b.destinations = b.destinations[1:] }, toOperator},
 		"another account": {keyedStep, named, "key", func(_ *testing.T, b *fixture) {
 			b.destinations[0].URL = b.destinations[1].URL
 			b.destinations[1].Headers = http.Header{"Authorization": {"Bearer another"}}

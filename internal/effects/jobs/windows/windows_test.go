@@ -250,16 +250,6 @@ func (b *fixture) failEveryOtherPage(t *testing.T) {
 	b.db.Exec(t, `CREATE TRIGGER dies BEFORE UPDATE ON effect_windows FOR EACH ROW EXECUTE FUNCTION die()`)
 }
 
-// A slow rule advances by one object at a time, and skips none.
-func TestTick_slowRule_advances(t *testing.T) {
-	t.Parallel()
-	b, a := setupRule(t, 3, rule(t, keyPerWindow, "", 0))
-	b.putInvoices(t, 4)
-	a.Settings.PageTime = 0
-	b.tickAt(t, a, "11:00")
-	wantPlanned(t, b.planned(t), "in_000 10 11", "in_001 10 11", "in_002 10 11", "in_003 10 11")
-}
-
 // Several processes with the same rule evaluate each object of each window.
 func TestTick_severalProcesses_planEachWindowOnce(t *testing.T) {
 	t.Parallel()
