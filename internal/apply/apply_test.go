@@ -281,19 +281,16 @@ func TestApply_outcomeRecordedByOther_appliesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	p := b.Applier(t, nil)
-	event := func(id int64, body string) stream.Event {
-		return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: id,
-			ReceivedAt: time.UnixMicro(sim.Start), Body: []byte(body)}}
+	event := func(n int64) stream.Event {
+		return stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: n,
+			ReceivedAt: time.UnixMicro(sim.Start), Body: fmt.Appendf(nil,
+				`{"object_id": "a", "object": {"n": %d}, "rank": 1, "unit": 1, "time": 170000000000000%[1]d}`, n)}}
 	}
-	must(t,
-		p.Apply(t.Context(), 0, []stream.Event{event(1,
-			`{"object_id": "a", "object": {"n": 1}, "rank": 1, "unit": 1, "time": 1700000000000001}`)}))
+	must(t, p.Apply(t.Context(), 0, []stream.Event{event(1)}))
 	locked := testkit.OpenTx(t, b.DB.Pool, `SELECT FROM objects FOR UPDATE`)
 	applied := make(chan error, 1)
 	go func() {
-		applied <- p.Apply(t.Context(), 0,
-			[]stream.Event{event(2,
-				`{"object_id": "a", "object": {"n": 2}, "rank": 1, "unit": 1, "time": 1700000000000002}`)})
+		applied <- p.Apply(t.Context(), 0, []stream.Event{event(2)})
 	}()
 	// The outcome is read already, and the object cannot be written yet.
 	b.AwaitAtLeast(t, 1,

@@ -1,6 +1,8 @@
 package apply_test
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -50,64 +52,49 @@ const (
 func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 	t.Parallel()
 	at := func(second int64) int64 { return sim.Start + second*1_000_000 }
+	// The watermark is at second 100.
+	event := func(object, state string, second int64) stream.Event { return stateEvent(2, object, state, second) }
+	late, added, unread := event("obj_1", "B", 10), event("obj_2", "B", 10), event("obj_3", "B", 10)
+	next := func(state string, second int64) []stream.Event {
+		return []stream.Event{stateEvent(3, "obj_1", state, second)}
+	}
+	removal := []stream.Event{stateEvent(3, "obj_2", "", 20)}
 	for name, c := range map[string]struct {
-		watermark  string // the watermark at 100; "scan": a scan that began then, "ended": a scan whose run has failed
-		events     []stream.Event
-		separately bool // each event in its own batch
+		// watermark is its subject, "" for the type. "scan": a scan that began then, "ended": a scan
+		// whose run has failed.
+		watermark  string
+		event      stream.Event
+		more       []stream.Event // after it in the same batch, or in batches of their own
+		separately bool
 		noAPI      bool
 		// located says that the API finds objects of the type by their state.
 		located bool
 		want    int
 	}{
-		"late": {watermark: "type thing", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)},
-			want: 1},
-		"late after changes": {watermark: "changes thing", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)},
-			want: 1},
-		"late during a scan": {watermark: "scan", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)},
-			want: 1},
-		"late after a failed run":  {watermark: "ended", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)}},
-		"of another type":          {watermark: "type other", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)}},
-		"watermark of events only": {watermark: "events", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)}},
-		"in the last second before the watermark": {watermark: "type thing",
-			events: []stream.Event{stateEvent(2, "obj_1", "B", 100)},
-			want:   1},
-		"since":     {watermark: "type thing", events: []stream.Event{stateEvent(2, "obj_1", "B", 101)}},
-		"stale":     {watermark: "type thing", events: []stream.Event{stateEvent(2, "obj_1", "B", 3)}},
-		"unchanged": {watermark: "type thing", events: []stream.Event{stateEvent(2, "obj_1", "A", 10)}},
-		"overtaken in its batch": {watermark: "type thing", events: []stream.Event{stateEvent(2, "obj_1", "B", 10),
-			stateEvent(3, "obj_1", "C", 200)}},
-		"changed and back in one batch": {watermark: "type thing",
-			events: []stream.Event{stateEvent(2, "obj_1", "B", 10),
-				stateEvent(3, "obj_1", "A", 20)}},
-		"changed, and back in the next batch": {watermark: "type thing",
-			events: []stream.Event{stateEvent(2, "obj_1", "B", 10),
-				stateEvent(3, "obj_1", "A", 20)}, separately: true, want: 1},
-		"changed twice, and back in later batches": {watermark: "type thing",
-			events: []stream.Event{stateEvent(2, "obj_1", "B", 10),
-				stateEvent(3, "obj_1", "C", 15), stateEvent(4, "obj_1", "A", 20)}, separately: true, want: 1},
-		"ends ambiguous": {watermark: "type thing", events: []stream.Event{stateEvent(2, "obj_1", "B", 10),
-			stateEvent(3, "obj_1", "C", 10)}, want: 1},
-		"changed again in the next batch": {watermark: "type thing",
-			events: []stream.Event{stateEvent(2, "obj_1", "B", 10),
-				stateEvent(3, "obj_1", "C", 15)}, separately: true, want: 1},
-		"deleted": {watermark: "type thing", events: []stream.Event{stateEvent(2, "obj_1", "", 10)},
-			want: 1},
-		"new object that was not listed": {watermark: "type thing",
-			events: []stream.Event{stateEvent(2, "obj_2", "B", 10)},
-			want:   1},
-		"created and deleted in one batch": {watermark: "type thing",
-			events: []stream.Event{stateEvent(2, "obj_2", "B", 10),
-				stateEvent(3, "obj_2", "", 20)}},
-		"created, and deleted in the next batch": {watermark: "type thing",
-			events: []stream.Event{stateEvent(2, "obj_2", "B", 10),
-				stateEvent(3, "obj_2", "", 20)}, separately: true, want: 1},
-		"located, not read by its id": {watermark: "type thing",
-			events:  []stream.Event{stateEvent(2, "obj_3", "B", 10)},
-			located: true, want: 1},
-		"an object that the API cannot read": {watermark: "type thing",
-			events: []stream.Event{stateEvent(2, "obj_3", "B", 10)}},
-		"a source without an API": {watermark: "type thing", events: []stream.Event{stateEvent(2, "obj_1", "B", 10)},
-			noAPI: true},
+		"late":                                    {event: late, want: 1},
+		"late after changes":                      {watermark: "changes thing", event: late, want: 1},
+		"late during a scan":                      {watermark: "scan", event: late, want: 1},
+		"late after a failed run":                 {watermark: "ended", event: late},
+		"of another type":                         {watermark: "type other", event: late},
+		"watermark of events only":                {watermark: "events", event: late},
+		"in the last second before the watermark": {event: event("obj_1", "B", 100), want: 1},
+		"since":                               {event: event("obj_1", "B", 101)},
+		"stale":                               {event: event("obj_1", "B", 3)},
+		"unchanged":                           {event: event("obj_1", "A", 10)},
+		"overtaken in its batch":              {event: late, more: next("C", 200)},
+		"changed and back in one batch":       {event: late, more: next("A", 20)},
+		"changed, and back in the next batch": {event: late, more: next("A", 20), separately: true, want: 1},
+		"changed twice, and back in later batches": {event: late,
+			more: append(next("C", 15), stateEvent(4, "obj_1", "A", 20)), separately: true, want: 1},
+		"ends ambiguous":                         {event: late, more: next("C", 10), want: 1},
+		"changed again in the next batch":        {event: late, more: next("C", 15), separately: true, want: 1},
+		"deleted":                                {event: event("obj_1", "", 10), want: 1},
+		"new object that was not listed":         {event: added, want: 1},
+		"created and deleted in one batch":       {event: added, more: removal},
+		"created, and deleted in the next batch": {event: added, more: removal, separately: true, want: 1},
+		"located, not read by its id":            {event: unread, located: true, want: 1},
+		"an object that the API cannot read":     {event: unread},
+		"a source without an API":                {event: late, noAPI: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -124,9 +111,10 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 			case "scan", "ended":
 				b.DB.Exec(t, openScanSQL, b.Source, at(100), c.watermark == "ended")
 			default:
-				b.DB.Exec(t, completeUntilSQL, b.Source, c.watermark, at(100)+500_000)
+				b.DB.Exec(t, completeUntilSQL, b.Source, cmp.Or(c.watermark, "type thing"), at(100)+500_000)
 			}
-			for some := range slices.Chunk(c.events, map[bool]int{false: 9, true: 1}[c.separately]) {
+			batch := map[bool]int{false: 9, true: 1}[c.separately]
+			for some := range slices.Chunk(append([]stream.Event{c.event}, c.more...), batch) {
 				applyBatch(t, p, some)
 			}
 			got := b.DB.QueryStrings(t, `SELECT object_id || ' ' || reason || ' ' || (due - requested_at)::text
@@ -200,33 +188,31 @@ func TestApply_objectVersion_isLateByItsTime(t *testing.T) {
 	t.Parallel()
 	at := func(second int64) int64 { return sim.Start + second*1_000_000 }
 	for name, c := range map[string]struct {
-		first, events versionedEvent
-		want          int
+		first, event versionedEvent
+		want         int
 	}{
-		"counter, new": {events: versionedEvent{version: 3, state: "B", receivedAt: 5000}},
-		"counter, late by the event's time": {events: versionedEvent{version: 3, state: "B", occurredAt: 10,
-			receivedAt: 5000},
-			want: 1},
-		"counter, not late by the event's time": {events: versionedEvent{version: 3, state: "B", occurredAt: 4000,
-			receivedAt: 5000}},
-		"counter, received before the watermark": {events: versionedEvent{version: 3, state: "B", receivedAt: 50},
-			want: 1},
+		"counter, new": {event: versionedEvent{version: 3, state: "B", receivedAt: 5000}},
+		"counter, late by the event's time": {
+			event: versionedEvent{version: 3, state: "B", occurredAt: 10, receivedAt: 5000}, want: 1},
+		"counter, not late by the event's time": {
+			event: versionedEvent{version: 3, state: "B", occurredAt: 4000, receivedAt: 5000}},
+		"counter, received before the watermark": {
+			event: versionedEvent{version: 3, state: "B", receivedAt: 50}, want: 1},
 		"counter, changed": {first: versionedEvent{version: 3, state: "A", receivedAt: 5},
-			events: versionedEvent{version: 4, state: "B", receivedAt: 5000}},
-		"time, new": {events: versionedEvent{version: at(10), state: "B", receivedAt: 5000},
-			want: 1},
-		"time, new after the watermark": {events: versionedEvent{version: at(4000), state: "B", receivedAt: 5000}},
-		"time that may not advance, new": {events: versionedEvent{version: at(10), state: "B", mayNotAdvance: true,
-			receivedAt: 5000},
-			want: 1},
+			event: versionedEvent{version: 4, state: "B", receivedAt: 5000}},
+		"time, new": {
+			event: versionedEvent{version: at(10), state: "B", receivedAt: 5000}, want: 1},
+		"time, new after the watermark": {event: versionedEvent{version: at(4000), state: "B", receivedAt: 5000}},
+		"time that may not advance, new": {
+			event: versionedEvent{version: at(10), state: "B", mayNotAdvance: true, receivedAt: 5000}, want: 1},
 		"time, after a delete": {first: versionedEvent{version: at(5), receivedAt: 5},
-			events: versionedEvent{version: at(10), state: "B", receivedAt: 5000}, want: 1},
+			event: versionedEvent{version: at(10), state: "B", receivedAt: 5000}, want: 1},
 		"time, changed after the watermark": {first: versionedEvent{version: at(5), state: "A", receivedAt: 5},
-			events: versionedEvent{version: at(4000), state: "B", receivedAt: 5000}},
-		"time that did not advance": {first: versionedEvent{version: at(5), before: "Z", state: "A",
-			mayNotAdvance: true,
-			receivedAt:    5}, events: versionedEvent{version: at(5), before: "A", state: "B", mayNotAdvance: true,
-			receivedAt: 5000}, want: 1},
+			event: versionedEvent{version: at(4000), state: "B", receivedAt: 5000}},
+		"time that did not advance": {
+			first: versionedEvent{version: at(5), before: "Z", state: "A", mayNotAdvance: true, receivedAt: 5},
+			event: versionedEvent{version: at(5), before: "A", state: "B", mayNotAdvance: true, receivedAt: 5000},
+			want:  1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -237,16 +223,10 @@ func TestApply_objectVersion_isLateByItsTime(t *testing.T) {
 				applyBatch(t, p, []stream.Event{c.first.event("obj_1")})
 			}
 			b.DB.Exec(t, completeUntilSQL, b.Source, "type thing", at(100))
-			c.events.n = 2
-			applyBatch(t, p, []stream.Event{c.events.event("obj_1")})
-			if got := b.DB.QueryStrings(t, `SELECT o.state ->> 'state' FROM objects o`); !slices.Equal(got,
-				[]string{"B"}) {
-				t.Errorf("the object is %q", got)
-			}
-			if got := b.DB.QueryStrings(t, `SELECT object_id || ' ' || reason FROM refetch_requests`); len(
-				got) != c.want {
-				t.Errorf("requests %q, want %d", got, c.want)
-			}
+			c.event.n = 2
+			applyBatch(t, p, []stream.Event{c.event.event("obj_1")})
+			equal(t, "the object", []string{"B"}, b.DB.QueryStrings(t, `SELECT o.state ->> 'state' FROM objects o`))
+			b.DB.WantRows(t, c.want, "refetch_requests")
 		})
 	}
 }
@@ -276,11 +256,8 @@ func TestApply_ambiguityEnds_keepsLateEventRequest(t *testing.T) {
 	if pending := b.DB.QueryStrings(t, `SELECT object_id FROM objects WHERE refetch_after <> 0`); len(pending) > 0 {
 		t.Fatalf("%q are ambiguous", pending)
 	}
-	if requests := b.DB.QueryStrings(t,
-		`SELECT reason FROM refetch_requests WHERE missed_changes IS NOT NULL`); !slices.Equal(requests,
-		[]string{"an event came late"}) {
-		t.Errorf("requests %q", requests)
-	}
+	equal(t, "requests", []string{"an event came late"},
+		b.DB.QueryStrings(t, `SELECT reason FROM refetch_requests WHERE missed_changes IS NOT NULL`))
 }
 
 // A suspended request becomes due again after a late event, with that reason.
@@ -293,11 +270,8 @@ func TestApply_lateEvent_resumesSuspendedRequest(t *testing.T) {
 		SELECT source, account, object_type, object_id, 'a change does not fit', now(), 'infinity', 0, 'not whole'
 			FROM objects`)
 	applyBatch(t, p, []stream.Event{stateEvent(2, "obj_1", "B", 10)})
-	if requests := b.DB.QueryStrings(t,
-		`SELECT reason FROM refetch_requests WHERE missed_changes IS NOT NULL AND due < 'infinity'`); !slices.Equal(
-		requests, []string{"an event came late"}) {
-		t.Errorf("requests %q", requests)
-	}
+	equal(t, "requests", []string{"an event came late"}, b.DB.QueryStrings(t,
+		`SELECT reason FROM refetch_requests WHERE missed_changes IS NOT NULL AND due < 'infinity'`))
 }
 
 // busyObjects change several times a second. Each event has the previous attributes and is received
@@ -469,9 +443,8 @@ func TestMissedChanges_closedDuringManualRefetch_keepsRequest(t *testing.T) {
 	p := b.refetchingAllButOne(t)
 	change := func(n int, before, state string, second int64) stream.Event {
 		ev := stateEvent(n, "obj_1", state, second)
-		ev.Body = fmt.Appendf(nil, `{"id":"k%d","object_id":"obj_1","type":"thing.updated","unit":1000000,"rank":1,`+
-			`"time":%d,"previous":{"state":%q},"object":{"id":"obj_1","state":%q}}`,
-			n, sim.Start+second*1_000_000, before, state)
+		previous := fmt.Appendf(nil, `"previous":{"state":%q},"object":`, before)
+		ev.Body = bytes.Replace(ev.Body, []byte(`"object":`), previous, 1)
 		return ev
 	}
 	for _, ev := range []stream.Event{stateEvent(1, "obj_1", "A", 5), change(3, "B", "C", 30)} {
@@ -483,8 +456,6 @@ func TestMissedChanges_closedDuringManualRefetch_keepsRequest(t *testing.T) {
 	}
 	b.DB.Exec(t, `UPDATE refetch_requests SET requested_by = 'ada', reason = 'a customer complains'`)
 	applyBatch(t, p, []stream.Event{change(2, "A", "B", 20)})
-	left := b.DB.QueryStrings(t, `SELECT requested_by || ' ' || (missed_changes IS NULL) FROM refetch_requests`)
-	if !slices.Equal(left, []string{"ada true"}) {
-		t.Errorf("the requests are %q", left)
-	}
+	equal(t, "requests", []string{"ada true"},
+		b.DB.QueryStrings(t, `SELECT requested_by || ' ' || (missed_changes IS NULL) FROM refetch_requests`))
 }

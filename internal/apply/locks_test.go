@@ -1,13 +1,11 @@
 package apply_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/stream"
@@ -21,17 +19,6 @@ func (b *testBundle) lockOf(key string) int64 {
 	return versioning.ObjectKey(b.Source, "", "thing", "obj_"+key)
 }
 
-// lockObject holds the lock of an object until the returned function is called.
-func (b *testBundle) lockObject(t *testing.T, key string) (release func()) {
-	t.Helper()
-	tx := testkit.OpenTx(t, b.DB.Pool, `SELECT pg_advisory_xact_lock($1)`, b.lockOf(key))
-	return func() {
-		if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
-			t.Error(err)
-		}
-	}
-}
-
 // All transactions lock their objects in one order, whatever the order of the events. Otherwise two
 // of them could wait for each other.
 func TestApply_eventsOfTwoObjects_locksInOneOrder(t *testing.T) {
@@ -41,8 +28,7 @@ func TestApply_eventsOfTwoObjects_locksInOneOrder(t *testing.T) {
 	if b.lockOf(first) > b.lockOf(last) {
 		first, last = last, first
 	}
-	release := b.lockObject(t, first)
-	defer release()
+	tx := testkit.OpenTx(t, b.DB.Pool, `SELECT pg_advisory_xact_lock($1)`, b.lockOf(first))
 	ended := make(chan error, 1)
 	go func() {
 		batch := []stream.Event{applied.ThingEvent(0, last), applied.ThingEvent(1, first)}
@@ -54,10 +40,8 @@ func TestApply_eventsOfTwoObjects_locksInOneOrder(t *testing.T) {
 	if !free {
 		t.Error("the object whose lock comes last is locked before the one whose lock comes first")
 	}
-	release()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	must(t, tx.Rollback(t.Context()))
+	must(t, <-ended)
 }
 
 // Forwards lock rows of objects without their advisory locks. So all transactions lock the rows in
@@ -86,9 +70,7 @@ func TestApply_objectLockedShared_waits(t *testing.T) {
 	}()
 	b.AwaitLockWait(t, ended)
 	must(t, tx.Rollback(t.Context()))
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	must(t, <-ended)
 }
 
 // An event whose object stays locked for longer than a transaction may take is not applied. This is
@@ -125,9 +107,7 @@ func TestApply_objectStaysLocked_countsNoAttempt(t *testing.T) {
 func TestApply_frozenSession_losesItsLocks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	frozen, err := b.Pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = frozen.Rollback(t.Context()) }()
+	frozen := testkit.OpenTx(t, b.Pool, `SELECT pg_advisory_xact_lock($1)`, b.lockOf("e"))
 	var limit string
 	if err := frozen.QueryRow(t.Context(), `SHOW idle_in_transaction_session_timeout`).Scan(&limit); err != nil ||
 		limit != "15s" {
@@ -135,7 +115,6 @@ func TestApply_frozenSession_losesItsLocks(t *testing.T) {
 	}
 	// The same with a limit that is short enough for a test.
 	testkit.ExecSQL(t, frozen, `SET LOCAL idle_in_transaction_session_timeout = '200ms'`)
-	testkit.ExecSQL(t, frozen, `SELECT pg_advisory_xact_lock($1)`, versioning.ObjectKey(b.Source, "", "thing", "obj_e"))
 	e := applied.ThingEvent(0, "e")
 	must(t, b.Applier(t, nil).Apply(t.Context(), events.LiveRun, []stream.Event{e}))
 	if status, _, _ := b.OutcomeOf(t, e.ID); status != "applied" {

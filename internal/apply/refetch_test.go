@@ -2,7 +2,6 @@ package apply_test
 
 import (
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -101,7 +100,6 @@ func TestApply_overwriteWithLaterEvent_keepsEvent(t *testing.T) {
 	overwrite := stream.Event{Source: "sim", StoredEvent: provider.StoredEvent{ID: 2, Key: "overwrite",
 		Type: provider.RefetchType, Origin: events.OriginReconcile, ReceivedAt: began.Add(time.Second), Body: body}}
 	applyBatch(t, p, []stream.Event{stateEvent(3, "obj_1", "C", 300), overwrite})
-	if got := b.DB.QueryStrings(t, `SELECT state ->> 'state' FROM objects`); !slices.Equal(got, []string{"C"}) {
-		t.Errorf("the object is %q, want the state of the later event", got)
-	}
+	equal(t, "the object has the state of the later event", []string{"C"},
+		b.DB.QueryStrings(t, `SELECT state ->> 'state' FROM objects`))
 }

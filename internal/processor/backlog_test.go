@@ -21,10 +21,8 @@ func TestReadBacklog_pendingWork_setsGauges(t *testing.T) {
 	o := b.options(t, applied.FaultyProvider{})
 	o.Metrics = registry
 	p := newProcessor(t, o)
-	must(t,
-		p.Apply(t.Context(), events.LiveRun, []stream.Event{applied.ThingEvent(1, "good"),
-			applied.ThingEvent(2, "dead"),
-			applied.ThingEvent(3, "fails"), applied.ThingEvent(4, "panics")}))
+	must(t, p.Apply(t.Context(), events.LiveRun, []stream.Event{applied.ThingEvent(1, "good"),
+		applied.ThingEvent(2, "dead"), applied.ThingEvent(3, "fails"), applied.ThingEvent(4, "panics")}))
 	gauge := func(name string) float64 { return metricValue(t, registry, name, "") }
 	processor.ReadBacklog(t.Context(), p)
 	for name, want := range map[string]float64{"postern_dead_events": 1, "postern_failed_events": 2,

@@ -1,15 +1,14 @@
 package processor_test
 
 import (
-	"context"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/stream"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -40,11 +39,8 @@ func TestProcessor_outcomeNotCommitted_acknowledgesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	evs := w.append(t, w.newObjects(1)...)
-	tx, err := w.DB.Pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	key := versioning.ObjectKey(w.Source, "", "thing", objectID(t, evs[0]))
-	execSQL(t, tx, `SELECT pg_advisory_xact_lock($1)`, key)
+	tx := testkit.OpenTx(t, w.DB.Pool, `SELECT pg_advisory_xact_lock($1)`,
+		versioning.ObjectKey(w.Source, "", "thing", objectID(t, evs[0])))
 	w.start(t, processorOptions{tune: noBackgroundWork})
 	w.publish(t, evs...)
 	w.AwaitLockWait(t, nil)
@@ -72,10 +68,8 @@ func TestMaintain_oldChanges_keepsUnsent(t *testing.T) {
 		('{1}', '{a}', '{thing}', '{sent late}', now() - interval '1 year', now(), 2, true)`)
 	p := b.processor(t, sim.Provider{}, func(s *processor.Settings) { s.ChangeRetention = time.Hour })
 	must(t, processor.MaintainOnce(t.Context(), p, b.DB.Role(t, "maintenance")))
-	got := b.DB.QueryStrings(t, `SELECT ids[1] FROM outbox ORDER BY batch`)
-	if !slices.Equal(got, []string{"unsent", "sent late"}) {
-		t.Errorf("the outbox has %q", got)
-	}
+	equal(t, "the outbox", []string{"unsent", "sent late"},
+		b.DB.QueryStrings(t, `SELECT ids[1] FROM outbox ORDER BY batch`))
 }
 
 // A change that the stream rejects is marked as sent only after the stream has accepted it.

@@ -199,7 +199,7 @@ func TestFeed_streamLosesAcknowledgedChanges_sendsThemAgain(t *testing.T) {
 // repairs a loss.
 func renameObjects(round int, evs []sim.Event) []sim.Event {
 	for i, e := range evs {
-		evs[i].Body = replaceAll(e.Body, `"obj_`, fmt.Sprintf(`"round%d_`, round))
+		evs[i].Body = bytes.ReplaceAll(e.Body, []byte(`"obj_`), fmt.Appendf(nil, `"round%d_`, round))
 	}
 	return evs
 }
@@ -224,7 +224,7 @@ func TestFeed_laterChangesAfterLoss_lossIsFound(t *testing.T) {
 	w.awaitAllSent(t)
 	first.stop(t)
 	w.nats.Wipe(t)
-	w.awaitReconnectEmpty(t)
+	w.awaitReconnect(t)
 	// Another process, which checked before the loss, sends one more.
 	acks := w.conn.PublishChanges(t.Context(),
 		[]stream.Change{{Source: "sim", ObjectType: "thing", Batch: 1 << 40, Envelope: []byte(`{"object_id":"x"}`)}})
@@ -248,8 +248,8 @@ func TestFeed_laterChangesAfterLoss_lossIsFound(t *testing.T) {
 	})
 }
 
-// awaitReconnectEmpty waits for a wiped server and creates the streams.
-func (w *world) awaitReconnectEmpty(t *testing.T) {
+// awaitReconnect waits until the publishing connection is connected, and creates missing streams.
+func (w *world) awaitReconnect(t *testing.T) {
 	t.Helper()
 	testkit.Eventually(t, maxWait, func() error {
 		if !w.conn.Connected() {
@@ -272,10 +272,6 @@ func TestFeed_databaseClockWentBack_sendsChanges(t *testing.T) {
 	w.DB.Exec(t, `UPDATE outbox SET sent_at = NULL, sequence = NULL, created_at = now() + interval '1 day'`)
 	w.start(t, processorOptions{id: "/second"})
 	w.awaitAllSent(t)
-}
-
-func replaceAll(body []byte, old, new string) []byte {
-	return bytes.ReplaceAll(body, []byte(old), []byte(new))
 }
 
 // firstMessage returns the complete first message of a stream: subject, sorted headers, body.

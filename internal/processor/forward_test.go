@@ -2,12 +2,10 @@ package processor_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/postern-gateway/postern/internal/effects"
@@ -70,16 +68,12 @@ func TestForwards_revisions_arePlannedOnce(t *testing.T) {
 	b.planForwards(t, p)
 	prefix := "forward-app:" + applied.SourceName + "/thing/"
 	want := []string{prefix + "a:1 superseded 1", prefix + "b:1 planned 1", prefix + "a:3 planned 3"}
-	if diff := cmp.Diff(want, b.forwarded(t)); diff != "" {
-		t.Fatalf("ledger (-want +got):\n%s", diff)
-	}
+	equal(t, "ledger", want, b.forwarded(t))
 	b.DB.Exec(t, `UPDATE effects SET state = 'done', due = NULL WHERE state = 'planned'`)
 	must(t, errOf(processor.Announce(t.Context(), b.OperatorPool, 0, "")))
 	b.planForwards(t, p)
 	want = append(want[:1], prefix+"b:1 done 1", prefix+"a:3 done 3", prefix+"a:3 planned 3", prefix+"b:1 planned 1")
-	if diff := cmp.Diff(want, b.forwarded(t)); diff != "" {
-		t.Errorf("ledger after an announcement (-want +got):\n%s", diff)
-	}
+	equal(t, "ledger after an announcement", want, b.forwarded(t))
 }
 
 // A process without a forward of a type leaves no work behind.
@@ -178,10 +172,8 @@ func TestForwards_severalProcesses_endWithLatestRevision(t *testing.T) {
 		AND NOT EXISTS (SELECT FROM effects n WHERE n.object_id = e.object_id AND n.effect > e.effect))
 		FROM objects o LEFT JOIN effects e ON e.object_id = o.object_id AND e.state = 'planned' GROUP BY o.object_id
 		ORDER BY o.object_id`)
-	want := []string{"0 1 true", "1 1 true", "2 1 true", "3 1 true", "4 1 true"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("objects with their unsent effects (-want +got):\n%s", diff)
-	}
+	equal(t, "objects with their unsent effects", []string{"0 1 true", "1 1 true", "2 1 true", "3 1 true", "4 1 true"},
+		got)
 	if left := b.DB.QueryStrings(t, `SELECT batch::text FROM outbox WHERE forward_pending`); len(left) > 0 {
 		t.Errorf("batches %v are not planned", left)
 	}
@@ -194,24 +186,11 @@ func TestForwards_redactionInProgress_forwardsNoState(t *testing.T) {
 	p := b.processor(t, nil, nil)
 	p.ReplaceRules(forwardRule("thing"))
 	must(t, p.Apply(t.Context(), events.LiveRun, b.AppendEvents(t, b.Source, []sim.Event{revise("a", 1)})))
-	tx, err := b.DB.Pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = tx.Rollback(t.Context()) }() // after a commit it does nothing
-	must(t, errOf(tx.Exec(t.Context(), `UPDATE objects SET state = NULL, tied_states = '[]', revision = revision + 1`)))
+	tx := testkit.OpenTx(t, b.DB.Pool, `UPDATE objects SET state = NULL, tied_states = '[]', revision = revision + 1`)
 	planned := make(chan error, 1)
 	go func() { planned <- errOf(processor.PlanForwards(t.Context(), p)) }()
-	testkit.Eventually(t, maxWait, func() error {
-		select {
-		case err := <-planned:
-			t.Fatalf("the plan did not wait (%v)", err)
-		default:
-		}
-		if waiting := b.DB.QueryStrings(t, `SELECT pid::text FROM pg_stat_activity WHERE wait_event_type = 'Lock'
-			AND datname = current_database()`); len(waiting) == 0 {
-			return errors.New("the plan does not wait")
-		}
-		return nil
-	})
+	b.AwaitAtLeast(t, 1,
+		`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`)
 	must(t, tx.Commit(t.Context()))
 	must(t, <-planned)
 	equal(t, "forwarded", []string{"2 null true"}, b.DB.QueryStrings(t, `

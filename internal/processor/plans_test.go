@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/processor"
@@ -51,12 +50,7 @@ func TestApply_tablesGrow_plansUseIndexes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	pool := w.genericPlanPool(t)
-	p, err := processor.New(processor.Options{Settings: processor.DefaultSettings, ID: t.Name(),
-		Options: apply.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Logger: slog.New(slog.DiscardHandler),
-			Metrics: prometheus.NewRegistry(), Sources: map[string]apply.Source{
-				"sim": {Number: w.Source, Config: &provider.Source{Name: "sim"}, Provider: applied.FaultyProvider{}}}}})
-	must(t, err)
+	p, pool := w.withGenericPlans(t, applied.FaultyProvider{})
 	pass := processor.RepublishPass(p)
 	round := func(seed uint64) {
 		h := sim.Generate(rand.New(rand.NewPCG(seed, 11)), applied.ProviderKinds["event time"])
@@ -94,8 +88,9 @@ func TestApply_tablesGrow_plansUseIndexes(t *testing.T) {
 	}
 }
 
-// genericPlanPool has one session whose plans are made once for all parameters.
-func (w *world) genericPlanPool(t *testing.T) *pgxpool.Pool {
+// withGenericPlans returns a processor that does nothing by itself, and its pool of one session,
+// whose plans are made once for all parameters.
+func (w *world) withGenericPlans(t *testing.T, reads provider.Provider) (*processor.Processor, *pgxpool.Pool) {
 	t.Helper()
 	sep := "?"
 	if strings.Contains(w.DB.URL, "?") {
@@ -106,7 +101,9 @@ func (w *world) genericPlanPool(t *testing.T) *pgxpool.Pool {
 			MaxConns: 1})
 	must(t, err)
 	t.Cleanup(pool.Close)
-	return pool
+	o := w.options(t, reads)
+	o.Pool, o.Conn, o.Limits = pool, w.conn, w.limits
+	return newProcessor(t, o), pool
 }
 
 // overwriteAt is a refetch by which an operator overwrites an object after all of its changes.
@@ -142,11 +139,7 @@ func TestMarkSent_largeOutbox_readsOnlyMarkedRows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.DB.Exec(t, `ALTER TABLE outbox SET (autovacuum_enabled = false)`) // a VACUUM would make new plans
-	pool := w.genericPlanPool(t)
-	p, err := processor.New(processor.Options{Settings: processor.DefaultSettings, ID: t.Name(),
-		Options: apply.Options{Pool: pool, Conn: w.conn, Limits: w.limits, Logger: slog.New(slog.DiscardHandler),
-			Metrics: prometheus.NewRegistry()}})
-	must(t, err)
+	p, pool := w.withGenericPlans(t, nil)
 	mark := processor.MarkSent(p)
 	round := func(rows int) {
 		w.DB.Exec(t, fmt.Sprintf(`INSERT INTO outbox (sources, accounts, types, ids, created_at) SELECT '{1}', '{a}',
@@ -217,23 +210,18 @@ func TestMaintain_partitionsMissing_reportsInLogAndMetric(t *testing.T) {
 	maintenancePool := b.DB.Role(t, "maintenance")
 	var logged bytes.Buffer
 	reg := prometheus.NewRegistry()
-	p, err := processor.New(processor.Options{Settings: processor.DefaultSettings, ID: "p", Options: apply.Options{
-		Pool: b.Pool, Logger: slog.New(slog.NewTextHandler(&logged, nil)), Metrics: reg}})
-	must(t, err)
+	o := b.options(t, nil)
+	o.Logger, o.Metrics = slog.New(slog.NewTextHandler(&logged, nil)), reg
+	p := newProcessor(t, o)
 	day := func(ahead int) string { return time.Now().UTC().AddDate(0, 0, ahead).Format("20060102") }
 	checkMetric := func(ahead int) {
 		t.Helper()
 		want, err := time.Parse("20060102", day(ahead))
 		must(t, err)
-		found, err := reg.Gather()
-		must(t, err)
-		for _, m := range found {
-			if m.GetName() == "postern_partitions_until_timestamp_seconds" &&
-				m.GetMetric()[0].GetGauge().GetValue() == float64(want.Unix()) {
-				return
-			}
+		got := metricValue(t, reg, "postern_partitions_until_timestamp_seconds", "")
+		if got != float64(want.Unix()) {
+			t.Errorf("the metric is %v, want %s", got, want)
 		}
-		t.Errorf("the metric is not %s", want)
 	}
 	if err := processor.MaintainOnce(t.Context(), p, maintenancePool); err != nil || logged.Len() > 0 {
 		t.Fatal(err, logged.String())

@@ -18,7 +18,7 @@ import (
 // requestRepublish requests a pass of the republisher.
 func (w *world) requestRepublish(t *testing.T) int64 {
 	t.Helper()
-	id, err := processor.RequestRepublish(t.Context(), w.DB.Role(t, "operator"), "somebody", "the stream was wiped")
+	id, err := processor.RequestRepublish(t.Context(), w.OperatorPool, "somebody", "the stream was wiped")
 	must(t, err)
 	return id
 }
@@ -26,11 +26,16 @@ func (w *world) requestRepublish(t *testing.T) int64 {
 // awaitRepublish waits until a requested pass has ended.
 func (w *world) awaitRepublish(t *testing.T, id int64) *processor.RepublishView {
 	t.Helper()
-	operator := w.DB.Role(t, "operator")
-	var v *processor.RepublishView
+	return w.awaitRequest(t, id, func(v *processor.RepublishView) bool { return v.EndedAt != nil })
+}
+
+// awaitRequest waits until a requested pass is in a state.
+func (w *world) awaitRequest(t *testing.T, id int64,
+	isReached func(*processor.RepublishView) bool) (v *processor.RepublishView) {
+	t.Helper()
 	testkit.Eventually(t, maxWait, func() (err error) {
-		if v, err = processor.ShowRepublish(t.Context(), operator, id); err == nil && v.EndedAt == nil {
-			err = fmt.Errorf("not ended: %s", v.Detail)
+		if v, err = processor.ShowRepublish(t.Context(), w.OperatorPool, id); err == nil && !isReached(v) {
+			err = fmt.Errorf("%+v", v)
 		}
 		return err
 	})
@@ -59,9 +64,7 @@ func TestRequestRepublish_streamLost_publishesMissing(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, nil)
 			r := newReadCounter()
-			p := w.start(t, processorOptions{provider: r, tune: func(s *processor.Settings) {
-				s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
-			}})
+			p := w.start(t, processorOptions{provider: r, tune: noBackgroundWork})
 			w.publish(t, w.append(t, w.newObjects(100)...)...)
 			w.awaitOutcomes(t, 100)
 			w.awaitDrained(t)
@@ -81,7 +84,7 @@ func TestRequestRepublish_streamLost_publishesMissing(t *testing.T) {
 			if second.Missing != 0 || second.PublishedAt != nil {
 				t.Errorf("%+v", second)
 			}
-			d, err := processor.ReadPendingWork(t.Context(), w.DB.Role(t, "operator"))
+			d, err := processor.ReadPendingWork(t.Context(), w.OperatorPool)
 			if err != nil || d.Republisher.Missing != 150 || d.Republisher.PublishedAt == nil ||
 				d.Republisher.EndedAt == nil || d.Republisher.Requested != 0 ||
 				d.Republisher.Process == "" || d.Unapplied.Count != 0 {
@@ -100,9 +103,7 @@ func TestRequestRepublish_importedEvents_publishesAtOnce(t *testing.T) {
 	w.DB.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS
 		'SELECT timestamptz ''2026-11-20'' + (clock_timestamp() - timestamptz ''2026-11-20'') / 1000000'`)
 	r := newReadCounter()
-	w.start(t, processorOptions{provider: r, tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
-	}})
+	w.start(t, processorOptions{provider: r, tune: noBackgroundWork})
 	w.append(t, w.newObjects(20)...)
 	w.Origin = events.OriginImport
 	w.append(t, w.newObjects(30)...)
@@ -142,9 +143,7 @@ func TestProcessor_changesStreamDeleted_createsItAgain(t *testing.T) {
 func TestRequestRepublish_streamDoesNotRespond_doesNotEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	w.start(t, processorOptions{tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
-	}})
+	w.start(t, processorOptions{tune: noBackgroundWork})
 	js := w.jetStream(t)
 	eventsStream, err := js.Stream(t.Context(), stream.EventsStream)
 	must(t, err)
@@ -158,19 +157,15 @@ func TestRequestRepublish_streamDoesNotRespond_doesNotEnd(t *testing.T) {
 	}
 	w.append(t, w.newObjects(20)...)
 	w.setClock(t, "10 s")
-	id, operator := w.requestRepublish(t), w.DB.Role(t, "operator")
-	testkit.Eventually(t, maxWait, func() error {
-		v, err := processor.ShowRepublish(t.Context(), operator, id)
-		if err == nil && v.EndedAt != nil {
-			t.Fatalf("ended: %+v", v)
-		}
-		if err == nil && !strings.Contains(v.Detail, "the stream did not respond to 20 messages") {
-			err = fmt.Errorf("%+v", v)
-		}
-		return err
+	id := w.requestRepublish(t)
+	v := w.awaitRequest(t, id, func(v *processor.RepublishView) bool {
+		return v.EndedAt != nil || strings.Contains(v.Detail, "the stream did not respond to 20 messages")
 	})
+	if v.EndedAt != nil {
+		t.Fatalf("ended: %+v", v)
+	}
 	must(t, errOf(js.UpdateStream(t.Context(), original)))
-	if v := w.awaitRepublish(t, id); v.Missing != 20 || v.Detail != "" {
+	if v = w.awaitRepublish(t, id); v.Missing != 20 || v.Detail != "" {
 		t.Errorf("%+v", v)
 	}
 	w.awaitOutcomes(t, 20)
@@ -183,20 +178,13 @@ func TestRequestRepublish_previousMessagesPending_waits(t *testing.T) {
 	w := newWorld(t, func(l *stream.Limits) { l.MaxMessages, l.AckWait = 1000, 10*time.Minute })
 	w.append(t, w.newObjects(700)...)
 	r := newGatedCounter()
-	w.start(t, processorOptions{provider: r, tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
-	}})
+	w.start(t, processorOptions{provider: r, tune: noBackgroundWork})
 	w.setClock(t, "10 s")
 	id := w.requestRepublish(t)
-	operator := w.DB.Role(t, "operator")
-	testkit.Eventually(t, maxWait, func() error {
-		v, err := processor.ShowRepublish(t.Context(), operator, id)
-		if err == nil && (v.Missing != 500 || !strings.Contains(v.Detail, "messages wait for processors")) {
-			err = fmt.Errorf("%+v", v)
-		}
-		return err
+	w.awaitRequest(t, id, func(v *processor.RepublishView) bool {
+		return v.Missing == 500 && strings.Contains(v.Detail, "messages wait for processors")
 	})
-	d, err := processor.ReadPendingWork(t.Context(), operator)
+	d, err := processor.ReadPendingWork(t.Context(), w.OperatorPool)
 	if err != nil || d.Unapplied.Count != 700 || d.Unapplied.Since == nil || d.Unapplied.Seconds < 10 ||
 		d.Republisher.Requested != 1 || d.Republisher.Detail == "" {
 		t.Errorf("%+v, %v", d, err)
@@ -209,7 +197,7 @@ func TestRequestRepublish_previousMessagesPending_waits(t *testing.T) {
 	if n := r.total(); n != 700 {
 		t.Errorf("%d copies of 700 events were read", n)
 	}
-	if _, err := processor.ShowRepublish(t.Context(), operator, id+1); !errors.Is(err, events.ErrNotFound) {
+	if _, err := processor.ShowRepublish(t.Context(), w.OperatorPool, id+1); !errors.Is(err, events.ErrNotFound) {
 		t.Errorf("a pass that was not requested: %v", err)
 	}
 }
@@ -220,23 +208,13 @@ func TestRequestRepublish_processEnds_nextOneFinishes(t *testing.T) {
 	w := newWorld(t, nil)
 	w.append(t, w.newObjects(20)...)
 	w.nats.Stop(t)
-	first := w.start(t, processorOptions{id: "first", tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
-	}})
-	id, operator := w.requestRepublish(t), w.DB.Role(t, "operator")
-	testkit.Eventually(t, maxWait, func() error {
-		v, err := processor.ShowRepublish(t.Context(), operator, id)
-		if err == nil && v.Detail == "" {
-			err = errors.New("nothing prevents its end")
-		}
-		return err
-	})
+	first := w.start(t, processorOptions{id: "first", tune: noBackgroundWork})
+	id := w.requestRepublish(t)
+	w.awaitRequest(t, id, func(v *processor.RepublishView) bool { return v.Detail != "" }) // it cannot end
 	first.stop(t)
 	w.nats.Restart(t)
 	w.setClock(t, "10 s")
-	w.start(t, processorOptions{id: "second", tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
-	}})
+	w.start(t, processorOptions{id: "second", tune: noBackgroundWork})
 	if v := w.awaitRepublish(t, id); v.Missing != 20 {
 		t.Errorf("%+v", v)
 	}
@@ -280,7 +258,7 @@ func TestReadPendingWork_eventsAndChanges_countsWithAge(t *testing.T) {
 	w.DB.Exec(t,
 		`INSERT INTO outbox (sources, accounts, types, ids, created_at) VALUES ('{1}', '{a}', '{t}', '{i}',
 			clock_now() - interval '1 min')`)
-	d, err := processor.ReadPendingWork(t.Context(), w.DB.Role(t, "operator"))
+	d, err := processor.ReadPendingWork(t.Context(), w.OperatorPool)
 	must(t, err)
 	if d.Unapplied.Count != 1 || d.Failed.Count != 2 || d.Retries.Count != 1 || d.Retries.Seconds < 3600 ||
 		d.Unsent.Count != 1 || d.Unsent.Seconds < 60 || d.Republisher.Process != "" ||

@@ -2,7 +2,6 @@ package processor_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -52,9 +51,7 @@ func TestRepublisher_streamLosesEvents_publishesEachOnce(t *testing.T) {
 func (w *world) processEvents(t *testing.T, n, total int) {
 	t.Helper()
 	w.publish(t, w.append(t, w.newObjects(n)...)...)
-	p := w.start(t, processorOptions{tune: func(s *processor.Settings) {
-		s.RepublishInterval, s.RepublishMinAge = time.Hour, time.Hour
-	}})
+	p := w.start(t, processorOptions{tune: noBackgroundWork})
 	w.awaitOutcomes(t, total)
 	w.awaitDrained(t)
 	p.stop(t)
@@ -80,18 +77,6 @@ func rollBackStream(t *testing.T, w *world) (lost, total int) {
 func overfillStream(t *testing.T, w *world) (lost, total int) {
 	w.publish(t, w.append(t, w.newObjects(500)...)...)
 	return 400, 500
-}
-
-// awaitReconnect waits until the publishing connection is connected again.
-func (w *world) awaitReconnect(t *testing.T) {
-	t.Helper()
-	testkit.Eventually(t, maxWait, func() error {
-		if !w.conn.Connected() {
-			return errors.New("not connected")
-		}
-		_, err := w.conn.Lag(t.Context(), false)
-		return err
-	})
 }
 
 // Without a consumer, a backlog fills the stream to half of its limit, and no further.

@@ -14,7 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
-// noBackgroundWork keeps the republisher and the resend out of a test.
+// noBackgroundWork keeps the resend and the regular passes of the republisher out of a test.
 func noBackgroundWork(s *processor.Settings) {
 	s.RepublishInterval, s.RepublishMinAge, s.ResendAfter = time.Hour, time.Hour, time.Hour
 }

@@ -38,13 +38,24 @@ type world struct {
 
 func newWorld(t *testing.T, tune func(*stream.Limits)) *world {
 	t.Helper()
-	w := &world{testBundle: setup(t), nats: testkit.JetStream(t), limits: stream.DefaultLimits}
+	return newWorldOn(t, testkit.JetStream(t), tune)
+}
+
+// newWorldWithMaxPayload has a server that accepts messages only up to a size.
+func newWorldWithMaxPayload(t *testing.T, maxPayload int32) *world {
+	t.Helper()
+	return newWorldOn(t, testkit.JetStreamMaxPayload(t, maxPayload), nil)
+}
+
+func newWorldOn(t *testing.T, server *testkit.Server, tune func(*stream.Limits)) *world {
+	t.Helper()
+	w := &world{testBundle: setup(t), nats: server, limits: stream.DefaultLimits}
 	w.limits.MaxBytes = 256 << 20
 	if tune != nil {
 		tune(&w.limits)
 	}
 	w.conn = w.connect(t, w.nats.URL)
-	must(t, w.conn.Ensure(t.Context(), w.limits))
+	w.awaitReconnect(t)
 	return w
 }
 

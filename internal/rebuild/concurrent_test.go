@@ -69,9 +69,7 @@ func TestRebuild_concurrentLiveEvents_endsAsTheLog(t *testing.T) {
 	for name, options := range kindsOf("partial events", "ids reused") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRand(t, 11)
-			b := setup(t)
-			b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, options).Events))
+			b, r := setupApplied(t, 11, options)
 			b.exec(t, `UPDATE objects SET rule_version = 0 WHERE random() < 0.5`)
 			// These are not applied when the rebuild begins. Others are appended while it stages
 			// and swaps.
@@ -79,20 +77,21 @@ func TestRebuild_concurrentLiveEvents_endsAsTheLog(t *testing.T) {
 			stopWatching := b.watchMirror(t)
 			b.start(t, "one", changedProvider{}, quickSettings())
 			b.start(t, "two", changedProvider{}, quickSettings())
+			arrive := func(name string) { // new events of objects of this name
+				b.applyConcurrently(t, r, changedProvider{},
+					b.append(t, r, b.source, renameObjects(sim.Generate(r, options).Events, name))).Wait()
+			}
 			first := b.applyConcurrently(t, r, changedProvider{}, late)
 			run := b.request(t, rebuild.Params{Source: b.source})
 			for range 4 {
-				b.applyConcurrently(t, r, changedProvider{},
-					b.append(t, r, b.source, renameObjects(sim.Generate(r, options).Events, "come_"))).Wait()
+				arrive("come_")
 			}
 			must(t, rebuild.Swap(t.Context(), b.operator, run))
 			for b.awaitRun(t, run, func(*runs.Run) bool { return true }).Status != runs.Done {
-				b.applyConcurrently(t, r, changedProvider{},
-					b.append(t, r, b.source, renameObjects(sim.Generate(r, options).Events, "more_"))).Wait()
+				arrive("more_")
 			}
 			first.Wait()
-			b.applyConcurrently(t, r, changedProvider{},
-				b.append(t, r, b.source, renameObjects(sim.Generate(r, options).Events, "more_"))).Wait()
+			arrive("more_")
 			stopWatching()
 			b.checkMirror(t, b.mirrorFromLog(t, changedProvider{}, 1000))
 			if grown, announced := b.number(t, `SELECT sum(revision) FROM objects`),
@@ -152,9 +151,7 @@ END $$`
 // lease), it ends in the same mirror, once.
 func TestRebuild_killedAnywhere_endsInSameMirror(t *testing.T) {
 	t.Parallel()
-	r := newRand(t, 12)
-	b := setup(t)
-	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["ids reused"]).Events))
+	b, r := setupApplied(t, 12, providerKinds["ids reused"])
 	want := b.mirrorFromLog(t, changedProvider{}, 1000)
 	b.exec(t, `INSERT INTO staged_objects SELECT * FROM objects`) // left by another rebuild
 	b.exec(t, `UPDATE staged_objects SET state = '{"left": "over"}', object_id = object_id || '_left'`)
@@ -209,11 +206,11 @@ func TestRebuild_leaseLost_writesNothing(t *testing.T) {
 	must(t, errOf(b.applier(t, nil).ApplyStored(t.Context(), to, ids[:5], false)))
 	must(t, rebuild.Discard(t.Context(), b.operator, run))
 	before := b.tableRows(t, allColumns, "staged_objects")
-	if _, err := b.applier(t, nil).ApplyStored(t.Context(), to, ids, false); !errors.Is(err, runs.ErrLeaseLost) {
-		t.Errorf("%v", err)
-	}
-	if _, err := b.applier(t, nil).ApplyStored(t.Context(), to, ids, true); !errors.Is(err, runs.ErrLeaseLost) {
-		t.Errorf("as single events: %v", err)
+	for _, single := range []bool{false, true} {
+		_, err := b.applier(t, nil).ApplyStored(t.Context(), to, ids, single)
+		if !errors.Is(err, runs.ErrLeaseLost) {
+			t.Errorf("as single events %t: %v", single, err)
+		}
 	}
 	if diff := cmp.Diff(before, b.tableRows(t, allColumns, "staged_objects")); diff != "" || len(before) == 0 {
 		t.Errorf("%d rows: %s", len(before), diff)
@@ -235,19 +232,13 @@ func TestSwap_eventsBeforeStep_areContained(t *testing.T) {
 				b.applyLiveShuffled(t, r, b.append(t, r, b.source, before))
 				b.exec(t, `UPDATE objects SET state = '{"damaged": true}', version_at = version_at - 1
 				WHERE version_at > -9223372036854775808`)
-				rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: oneBatch()}
+				rebuilds := b.runner(t, nil, batchesOf(1000))
 				var ids []int64
-				once := sync.OnceFunc(func() {
+				rebuild.AtStep(rebuilds, step, sync.OnceFunc(func() {
 					if ids = b.append(t, r, b.source, after); early {
 						b.applyLiveShuffled(t, r, ids)
 					}
-				})
-				rebuild.OnStep(rebuilds, func(name string) error {
-					if name == step {
-						once()
-					}
-					return nil
-				})
+				}))
 				b.startRunner(t, "one", rebuilds)
 				if ended := b.rebuildAndSwap(t, b.source); ended.Counts[rebuild.Swapped] == 0 || len(ids) == 0 {
 					t.Errorf("%d events: %v", len(ids), ended.Counts)
@@ -278,9 +269,7 @@ func (g gatedProvider) Observe(src *provider.Source, e *provider.StoredEvent) (p
 // continues.
 func TestDiscard_processHangs_staysCleared(t *testing.T) {
 	t.Parallel()
-	r := newRand(t, 17)
-	b := setup(t)
-	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events))
+	b, _ := setupApplied(t, 17, providerKinds["steps"])
 	g := gatedProvider{started: make(chan struct{}), gate: make(chan struct{}), once: new(sync.Once)}
 	b.start(t, "one", g, quickSettings())
 	run := b.request(t, rebuild.Params{Source: b.source, Swap: true})
@@ -289,11 +278,6 @@ func TestDiscard_processHangs_staysCleared(t *testing.T) {
 	must(t, rebuild.ClearAbandonedOnce(t.Context(), b.pool))
 	close(g.gate)
 	// executed by the same process, which has ended the other run
-	b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source}), staged)
+	b.stage(t)
 	b.checkCount(t, 0, `SELECT count(*) FROM outcomes WHERE run = $1`, run)
-}
-
-func TestSwap_statements_fitTheSchema(t *testing.T) {
-	t.Parallel()
-	testkit.PrepareStatements(t, rebuild.SwapStatements())
 }

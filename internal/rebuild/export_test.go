@@ -2,7 +2,6 @@ package rebuild
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,10 +20,10 @@ func ClearAbandonedOnce(ctx context.Context, pool *pgxpool.Pool) error {
 // there.
 func OnStep(r *Runner, do func(name string) error) { r.onStep = do }
 
-// BeforeLock makes a runner call a function before each transaction of a swap.
-func BeforeLock(r *Runner, do func()) {
+// AtStep makes a runner call a function before each step of a name.
+func AtStep(r *Runner, step string, do func()) {
 	OnStep(r, func(name string) error {
-		if name == "lock" {
+		if name == step {
 			do()
 		}
 		return nil
@@ -49,16 +48,6 @@ func FailuresSQL() []string { return []string{missedSQL, deadSQL, failedSQL} }
 
 // UnstagedSQL is the statement that finds events of live objects that are not staged.
 const UnstagedSQL = unstagedSQL
-
-// SwapStatements returns the statements of swaps, by a name.
-func SwapStatements() map[string]string {
-	all := map[string]string{"rule version": updateRuleVersionSQL, "unstaged": unstagedSQL,
-		"unfinished": unfinishedSQL}
-	for i, p := range parts() {
-		all[fmt.Sprint("part ", i)] = p.sql
-	}
-	return all
-}
 
 // Request inserts a rebuild into the table of runs; a running processor executes it. It returns the
 // run's number. Errors: events.ErrInvalid if the source has an open rebuild.

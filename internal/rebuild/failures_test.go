@@ -90,27 +90,18 @@ func TestSwap_reservedBeforeLiveOutcome_isNotLost(t *testing.T) {
 // after the comparison has shown them.
 func TestSwap_liveEventsDead_needsAcceptance(t *testing.T) {
 	t.Parallel()
-	r := newRand(t, 33)
-	b := setup(t)
-	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["event time"]).Events)
-	b.applyLiveShuffled(t, r, ids)
+	b, _ := setupApplied(t, 33, providerKinds["event time"])
 	before := b.tableRows(t, allColumns, "objects")
 	b.start(t, "one", dead{}, quickSettings())
-	ended := b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source, Swap: true}),
-		func(r *runs.Run) bool { return r.Status.Ended() })
-	if ended.Status != runs.Failed ||
-		!strings.Contains(ended.Detail, fmt.Sprintf("%d events that were applied live are dead now", len(ids))) {
-		t.Errorf("%s: %s", ended.Status, ended.Detail)
-	}
+	b.awaitFailure(t, b.request(t, rebuild.Params{Source: b.source, Swap: true}),
+		fmt.Sprintf("%d events that were applied live are dead now", len(b.ids)))
 	equal(t, "", before, b.tableRows(t, allColumns, "objects"))
-	run := b.request(t, rebuild.Params{Source: b.source})
-	b.awaitRun(t, run, staged)
+	run := b.stage(t)
 	page, err := rebuild.Compare(t.Context(), b.operator, run, "", 100)
-	if err != nil || page.Dead == nil || page.Dead.Events != int64(len(ids)) || page.Dead.Reason != "for a test" {
+	if err != nil || page.Dead == nil || page.Dead.Events != int64(len(b.ids)) || page.Dead.Reason != "for a test" {
 		t.Errorf("%+v, %v", page, err)
 	}
-	must(t, rebuild.Swap(t.Context(), b.operator, run))
-	if ended := b.awaitRun(t, run, done); ended.Counts[rebuild.Emptied] == 0 {
+	if ended := b.swap(t, run); ended.Counts[rebuild.Emptied] == 0 {
 		t.Errorf("%v", ended.Counts)
 	}
 }
@@ -120,25 +111,15 @@ func TestSwap_liveEventsDead_needsAcceptance(t *testing.T) {
 func TestRebuild_sourceRemoved_fails(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"", "copy"} { // at copy the parameters have been read
-		r := newRand(t, 34)
-		b := setup(t)
-		b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["event time"]).Events))
-		p := b.applier(t, nil)
-		removeSource := func(name string) error {
-			if name == step {
-				p.Replace(map[string]apply.Source{})
-			}
-			return nil
+		b, _ := setupApplied(t, 34, providerKinds["event time"])
+		rebuilds := b.runner(t, nil, quickSettings())
+		removeSource := func() { rebuilds.Applier.Replace(map[string]apply.Source{}) }
+		if step == "" {
+			removeSource()
 		}
-		must(t, removeSource(""))
-		rebuilds := &rebuild.Runner{Pool: b.pool, Applier: p, Settings: quickSettings()}
-		rebuild.OnStep(rebuilds, removeSource)
+		rebuild.AtStep(rebuilds, step, removeSource)
 		b.startRunner(t, "one", rebuilds)
-		ended := b.awaitRun(t, b.request(t, rebuild.Params{Source: b.source}),
-			func(r *runs.Run) bool { return r.Status.Ended() })
-		if ended.Status != runs.Failed || !strings.Contains(ended.Detail, "is not in the configuration") {
-			t.Errorf("%s: %s", ended.Status, ended.Detail)
-		}
+		b.awaitFailure(t, b.request(t, rebuild.Params{Source: b.source}), "is not in the configuration")
 	}
 }
 
@@ -156,22 +137,16 @@ func (l callingProvider) Observe(*provider.Source, *provider.StoredEvent) (provi
 // A run can be paused between two attempts of failing events.
 func TestRebuild_pausedBetweenRetries_stops(t *testing.T) {
 	t.Parallel()
-	r := newRand(t, 35)
-	b := setup(t)
-	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["event time"]).Events))
+	b, _ := setupApplied(t, 35, providerKinds["event time"])
 	run := b.request(t, rebuild.Params{Source: b.source})
 	settings := quickSettings()
 	settings.RetryPause = time.Hour
 	h := takeRun(t, b.pool, "one", time.Minute, rebuild.Job)
-	var once sync.Once
-	rebuilds := &rebuild.Runner{Pool: b.pool, Settings: settings,
-		Applier: b.applier(t, callingProvider{call: func() {
-			once.Do(func() {
-				if err := runs.ChangeStatus(t.Context(), b.operator, run, runs.Paused); err != nil {
-					t.Error(err)
-				}
-			})
-		}})}
+	rebuilds := b.runner(t, callingProvider{call: sync.OnceFunc(func() {
+		if err := runs.ChangeStatus(t.Context(), b.operator, run, runs.Paused); err != nil {
+			t.Error(err)
+		}
+	})}, settings)
 	if status, err := rebuilds.Execute(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil ||
 		status != runs.Paused {
 		t.Errorf("%s, %v", status, err)
@@ -213,14 +188,8 @@ func TestSwap_failedEventAppliedLive_isNotLost(t *testing.T) {
 				m.works.Store(true)
 				b.applyLive(t, p, c.dead)
 			})
-			rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, readableUpTo{m, int64(readable)}),
-				Settings: oneBatch()}
-			rebuild.OnStep(rebuilds, func(name string) error {
-				if name == c.step {
-					fixProvider()
-				}
-				return nil
-			})
+			rebuilds := b.runner(t, readableUpTo{m, int64(readable)}, batchesOf(1000))
+			rebuild.AtStep(rebuilds, c.step, fixProvider)
 			b.startRunner(t, "one", rebuilds)
 			run := b.request(t, rebuild.Params{Source: b.source, Swap: c.step != ""})
 			if c.step == "" {
@@ -273,8 +242,8 @@ func (selectiveProvider) Observe(src *provider.Source, e *provider.StoredEvent) 
 	return sim.Provider{}.Observe(src, e)
 }
 
-// Every read of failures uses an index and never scans all outcomes, and a swap with many failures
-// succeeds.
+// Every read of failures uses an index and never scans all outcomes. A swap with many failures, of
+// events that failed live too, succeeds.
 func TestSwap_manyFailures_readsByIndex(t *testing.T) {
 	t.Parallel()
 	r := newRand(t, 82)
@@ -283,14 +252,13 @@ func TestSwap_manyFailures_readsByIndex(t *testing.T) {
 	b.applyLiveShuffled(t, r, b.append(t, r, b.source, evs[3:]))
 	unread := b.append(t, r, b.source, renameObjects(evs[:3], "unread_"))
 	applied.Apply(t, b.applier(t, failingProvider{}), events.LiveRun, unread)
-	b.startRunner(t, "one", &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, selectiveProvider{}),
-		Settings: quickSettings()})
-	run := b.request(t, rebuild.Params{Source: b.source})
-	b.awaitRun(t, run, staged)
+	b.start(t, "one", selectiveProvider{}, quickSettings())
+	run := b.stage(t)
 	b.exec(t, fmt.Sprintf(failedSQL, b.source, run))
 	b.exec(t, `ANALYZE outcomes`)
-	must(t, rebuild.Swap(t.Context(), b.operator, run))
-	b.awaitRun(t, run, done)
+	if swapped := b.swap(t, run); swapped.Counts[string(versioning.Failed)] != int64(len(unread)) {
+		t.Errorf("%v, want %d failed events", swapped.Counts, len(unread))
+	}
 	failed := []int64{}
 	for id := int64(30); len(failed) < 100; id += 20 {
 		failed = append(failed, id)
@@ -372,24 +340,16 @@ func TestSwap_redactedWhileStaged_staysRedacted(t *testing.T) {
 					Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "wholly"}}}
 				s := rebuild.DefaultSettings
 				s.Batch = size
-				rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: s}
-				redacted := false
+				rebuilds, redact := b.runner(t, nil, s), sync.OnceFunc(func() { b.redact(t, params) })
 				if late {
-					rebuild.BeforeLock(rebuilds, func() {
-						if !redacted {
-							redacted = true
-							b.redact(t, params)
-						}
-					})
+					rebuild.AtStep(rebuilds, "lock", redact)
 				}
 				stop := b.startRunner(t, "p", rebuilds)
-				run := b.request(t, rebuild.Params{Source: b.source})
-				b.awaitRun(t, run, staged)
+				run := b.stage(t)
 				if !late {
-					b.redact(t, params)
+					redact()
 				}
-				must(t, rebuild.Swap(t.Context(), b.operator, run))
-				b.awaitRun(t, run, done)
+				b.swap(t, run)
 				want := []string{"hers null 5", "other a@else.org 1", "tied tied@else.org 7", "wholly null 3"}
 				checkMirror := func(when string) {
 					got := b.rows(t, `SELECT o.object_id || ' ' || coalesce(o.state->>'email', 'null') || ' ' ||

@@ -28,21 +28,16 @@ func TestRebuild_leaseLost_neitherClearsNorCopies(t *testing.T) {
 	for _, lost := range []string{"clear", "copy"} {
 		t.Run(lost, func(t *testing.T) {
 			t.Parallel()
-			r := newRand(t, 71)
-			b := setup(t)
-			b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events))
+			b, _ := setupApplied(t, 71, providerKinds["steps"])
 			b.exec(t, `INSERT INTO retained_objects SELECT * FROM objects`)
 			b.exec(t, `INSERT INTO staged_objects SELECT * FROM objects`)
 			run := b.request(t, rebuild.Params{Source: b.source})
 			h := takeRun(t, b.pool, "slow", time.Minute, rebuild.Job)
 			var before []string
-			rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: quickSettings()}
-			rebuild.OnStep(rebuilds, func(name string) error {
-				if name == lost {
-					b.exec(t, `UPDATE checkpoints SET lease_owner = 'next' WHERE run = $1`, run)
-					before = b.tableRows(t, allColumns, "staged_objects")
-				}
-				return nil
+			rebuilds := b.runner(t, nil, quickSettings())
+			rebuild.AtStep(rebuilds, lost, func() {
+				b.exec(t, `UPDATE checkpoints SET lease_owner = 'next' WHERE run = $1`, run)
+				before = b.tableRows(t, allColumns, "staged_objects")
 			})
 			if _, err := rebuilds.Execute(t.Context(), h, slog.New(slog.DiscardHandler)); !errors.Is(err,
 				runs.ErrLeaseLost) {
@@ -77,9 +72,7 @@ func TestClearStaged_lockTaken_waits(t *testing.T) {
 	for _, clearer := range []string{"ClearAbandoned", "rebuild"} {
 		t.Run(clearer, func(t *testing.T) {
 			t.Parallel()
-			r := newRand(t, 72)
-			b := setup(t)
-			b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events))
+			b, _ := setupApplied(t, 72, providerKinds["steps"])
 			b.exec(t, `INSERT INTO staged_objects SELECT * FROM objects`)
 			all := len(b.tableRows(t, allColumns, "staged_objects"))
 			tx := openTx(t, b.db.Pool, `SELECT pg_advisory_xact_lock($1, $2)`, rebuild.StagedLock, b.source)
@@ -127,22 +120,14 @@ func TestSwap_batchLocked_appliesOtherObjects(t *testing.T) {
 	b.exec(t, `UPDATE objects SET state = '{"damaged": true}' WHERE object_id IN ('a', 'b')`)
 	ofFirst, ofOthers := appendAt(2, "a"), appendAt(2, "b", "c", "new")
 	p := b.applier(t, nil)
-	settings := quickSettings()
-	settings.Batch = 1
-	rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: settings}
+	rebuilds := b.runner(t, nil, batchesOf(1))
 	applied := make(chan error, 1)
-	once := sync.OnceFunc(func() {
+	rebuild.AtStep(rebuilds, "locked", sync.OnceFunc(func() {
 		go func() { applied <- errOf(p.ApplyStored(t.Context(), apply.Target{}, ofFirst, false)) }()
 		b.log.AwaitLockWait(t, applied)
 		must(t, errOf(p.ApplyStored(t.Context(), apply.Target{}, ofOthers, false)))
 		b.checkCount(t, 0, `SELECT count(*) FROM outcomes WHERE event_id = ANY($1) AND run = 0`, ofFirst)
-	})
-	rebuild.OnStep(rebuilds, func(name string) error {
-		if name == "locked" {
-			once()
-		}
-		return nil
-	})
+	}))
 	b.startRunner(t, "one", rebuilds)
 	if ended := b.rebuildAndSwap(t, b.source); ended.Counts[rebuild.Swapped] != 1 {
 		t.Errorf("%v, and the event of b has repaired it", ended.Counts)
@@ -178,12 +163,12 @@ func TestSwap_newerEventLocked_doesNotDeadlock(t *testing.T) {
 	r := newRand(t, 76)
 	b.applyLiveShuffled(t, r, b.append(t, r, b.source, []sim.Event{thingEvent("a", 1, "a@else.org")}))
 	b.exec(t, `UPDATE objects SET state = '{"damaged": true}'`)
-	rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: quickSettings()}
+	rebuilds := b.runner(t, nil, quickSettings())
 	redacts, err := b.db.Pool.Begin(t.Context())
 	must(t, err)
 	defer func() { _ = redacts.Rollback(context.Background()) }() // after a commit it does nothing
 	execSQL(t, redacts, `SET LOCAL deadlock_timeout = '1ms'`)     // it is the one that fails
-	rebuild.BeforeLock(rebuilds, sync.OnceFunc(func() {
+	rebuild.AtStep(rebuilds, "lock", sync.OnceFunc(func() {
 		ids := b.append(t, r, b.source, []sim.Event{thingEvent("a", 2, "b@else.org")})
 		applied.Apply(t, b.applier(t, nil), events.LiveRun, ids)
 		execSQL(t, redacts, `SELECT pg_advisory_xact_lock($1::bigint # 6364136223846793005)`, ids[0])
@@ -201,9 +186,7 @@ func TestSwap_newerEventLocked_doesNotDeadlock(t *testing.T) {
 // and happens once.
 func TestSwap_longerThanLease_keepsRun(t *testing.T) {
 	t.Parallel()
-	r := newRand(t, 75)
-	b := setup(t)
-	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events))
+	b, _ := setupApplied(t, 75, providerKinds["steps"])
 	want := b.tableRows(t, objectColumns, "objects")
 	b.exec(t, `UPDATE objects SET state = '{"damaged": true}'`)
 	b.exec(t, `TRUNCATE outbox`)

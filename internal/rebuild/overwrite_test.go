@@ -34,9 +34,15 @@ type overwrittenObject struct {
 	before, since, overwrite int64
 }
 
+// newObject returns the object without events.
+func newObject(t *testing.T) *overwrittenObject {
+	t.Helper()
+	return &overwrittenObject{testBundle: setup(t), began: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
+}
+
 func newOverwrittenObject(t *testing.T) *overwrittenObject {
 	t.Helper()
-	w := &overwrittenObject{testBundle: setup(t), began: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
+	w := newObject(t)
 	w.before = w.appendEvent(t, "before", -10, `"deleted": true, "final": true, "object": null`)
 	w.since = w.appendEvent(t, "since", 3, `"object": {"n": "since"}`)
 	w.overwrite = w.appendRefetch(t, "refetch", 4, &provider.Overwrite{Before: w.began, Actor: "me",
@@ -65,16 +71,7 @@ func (w *overwrittenObject) appendRefetch(t *testing.T, key string, at int, over
 	refetch := provider.Refetch{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "obj",
 		Body: fmt.Appendf(nil, `{"unit": 1, "object": {"n": %q}}`, key)},
 		Date: w.at(at), Elapsed: time.Second, Overwrite: overwrite}
-	body, err := refetch.Encode()
-	must(t, err)
-	receipts, err := events.Append(t.Context(), w.db.Pool,
-		[]events.Delivery{{Source: w.source, ReceivedAt: w.at(at), Origin: events.OriginReconcile,
-			Headers: []byte(`{}`), Verification: []byte(`{}`),
-			Body: body, Events: []provider.Event{{Key: key, Type: provider.RefetchType, ObjectType: "thing",
-				ObjectID: "obj", Fingerprint: provider.BodyFingerprint(body)}}}})
-	must(t, err)
-	w.ids = append(w.ids, receipts[0][0].ID)
-	return receipts[0][0].ID
+	return w.appendStoredRefetch(t, key, w.at(at), &refetch)
 }
 
 // checkObject checks an object's row in a table.
@@ -172,10 +169,8 @@ func TestOverwrite_rejectedRefetchSince_counts(t *testing.T) {
 	p := w.applier(t, nil)
 	applied.Apply(t, p, events.LiveRun, []int64{w.before, w.since})
 	applied.Apply(t, p, events.LiveRun, []int64{rejected})
-	if got := w.rows(t, `SELECT status FROM outcomes WHERE event_id = $1`, rejected); !slices.Equal(got,
-		[]string{"dead"}) {
-		t.Fatalf("the refetch is %v", got)
-	}
+	equal(t, "the refetch", []string{"dead"},
+		w.rows(t, `SELECT status FROM outcomes WHERE event_id = $1`, rejected))
 	applied.Apply(t, p, events.LiveRun, []int64{w.overwrite})
 	w.checkObject(t, "objects", "rejected overwritten")
 	w.reduce(t, w.ids...)
@@ -233,7 +228,7 @@ func TestSwap_refetchOverriddenByDelete_swaps(t *testing.T) {
 	for _, overridden := range []bool{true, false} {
 		t.Run(fmt.Sprint(overridden), func(t *testing.T) {
 			t.Parallel()
-			w := &overwrittenObject{testBundle: setup(t), began: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
+			w := newObject(t)
 			deletion := w.appendEvent(t, "gone", 0, `"deleted": true, "final": true, "object": null`)
 			refetch := w.appendRefetch(t, "refetch", 20, nil)
 			p := w.applier(t, nil)
@@ -277,18 +272,24 @@ func (b *testBundle) appendRefetches(t *testing.T, r *rand.Rand, h *sim.History)
 	return ids
 }
 
-// appendRefetch appends a refetch.
+// appendRefetch appends a refetch of a history.
 func (b *testBundle) appendRefetch(t *testing.T, h *sim.History, id, key string, spec sim.Refetch) int64 {
 	t.Helper()
 	refetch := h.StoredRefetch(id, spec)
+	return b.appendStoredRefetch(t, key, time.UnixMicro(spec.Began).UTC().Add(refetch.Elapsed), refetch)
+}
+
+// appendStoredRefetch appends a refetch under a key.
+func (b *testBundle) appendStoredRefetch(t *testing.T, key string, received time.Time,
+	refetch *provider.Refetch) int64 {
+	t.Helper()
 	body, err := refetch.Encode()
 	must(t, err)
 	receipts, err := events.Append(t.Context(), b.db.Pool,
-		[]events.Delivery{{Source: b.source, ReceivedAt: time.UnixMicro(spec.Began).UTC().Add(refetch.Elapsed),
-			Origin:  events.OriginReconcile,
+		[]events.Delivery{{Source: b.source, ReceivedAt: received, Origin: events.OriginReconcile,
 			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
-			Events: []provider.Event{{Key: key, Type: provider.RefetchType,
-				ObjectType: "thing", ObjectID: id, Fingerprint: provider.BodyFingerprint(body)}}}})
+			Events: []provider.Event{{Key: key, Type: provider.RefetchType, ObjectType: refetch.ObjectType,
+				ObjectID: refetch.ObjectID, Fingerprint: provider.BodyFingerprint(body)}}}})
 	must(t, err)
 	b.ids = append(b.ids, receipts[0][0].ID)
 	return receipts[0][0].ID
@@ -347,11 +348,9 @@ func TestRebuild_overwrittenObjects_areTheSame(t *testing.T) {
 			b.checkReducedInParts(t, r, ids, live)
 			b.exec(t, `TRUNCATE retained_objects, staged_objects`)
 			b.start(t, "one", nil, quickSettings())
-			run := b.request(t, rebuild.Params{Source: b.source})
-			b.awaitRun(t, run, staged)
+			run := b.stage(t)
 			equal(t, "live and staged", live, b.tableRows(t, objectColumns, "staged_objects"))
-			must(t, rebuild.Swap(t.Context(), b.operator, run))
-			if ended := b.awaitRun(t, run, done); ended.Counts[rebuild.Swapped] != 0 {
+			if ended := b.swap(t, run); ended.Counts[rebuild.Swapped] != 0 {
 				t.Errorf("%v", ended.Counts)
 			}
 			// as if the overwrites had been missed
@@ -409,22 +408,18 @@ func TestRebuild_reversionedRefetches_giveTheSame(t *testing.T) {
 func TestSwap_onlyRuleVersionDiffers_writesRealDifferences(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 1000} {
-		r := newRand(t, 61)
-		b := setup(t)
-		b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["own version"]).Events))
+		b, _ := setupApplied(t, 61, providerKinds["own version"])
 		want := b.tableRows(t, objectColumns, "objects")
-		revisions := b.rows(t, `SELECT object_id || ' ' || revision FROM objects WHERE object_id <> 'obj_1' ORDER BY 1`)
+		const ofOthers = `SELECT object_id || ' ' || revision FROM objects WHERE object_id <> 'obj_1' ORDER BY 1`
+		revisions := b.rows(t, ofOthers)
 		b.exec(t, `UPDATE objects SET rule_version = 0`)
 		b.exec(t, `UPDATE objects SET state = '{"was": "damaged"}' WHERE object_id = 'obj_1'`)
-		settings := quickSettings()
-		settings.Batch = size
-		b.start(t, "one", nil, settings)
+		b.start(t, "one", nil, batchesOf(size))
 		ended := b.rebuildAndSwap(t, b.source)
 		if ended.Counts[rebuild.Swapped] != 1 || ended.Counts[rebuild.RevisionsGrown] != 1 {
 			t.Errorf("%v", ended.Counts)
 		}
 		equal(t, "", want, b.tableRows(t, objectColumns, "objects"))
-		equal(t, "revisions", revisions,
-			b.rows(t, `SELECT object_id || ' ' || revision FROM objects WHERE object_id <> 'obj_1' ORDER BY 1`))
+		equal(t, "revisions", revisions, b.rows(t, ofOthers))
 	}
 }

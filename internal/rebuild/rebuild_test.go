@@ -8,14 +8,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/rebuild"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
-	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 // A rebuild of an untouched system gives the same objects as the live events, bit for bit, and the
@@ -40,16 +38,14 @@ func TestRebuild_untouchedMirror_changesNothing(t *testing.T) {
 				}
 				outcomes, changes := b.rows(t, live), b.number(t, `SELECT count(*) FROM outbox`)
 				b.start(t, "one", nil, quickSettings())
-				run := b.request(t, rebuild.Params{Source: b.source})
-				b.awaitRun(t, run, staged)
+				run := b.stage(t)
 				equal(t, "live and staged", b.tableRows(t, objectColumns, "objects"),
 					b.tableRows(t, objectColumns, "staged_objects"))
 				if counts, items := b.allDifferences(t, run); len(items) > 0 ||
 					int(counts[rebuild.Same]) != len(before) {
 					t.Errorf("%v, %+v", counts, items)
 				}
-				must(t, rebuild.Swap(t.Context(), b.operator, run))
-				ended := b.awaitRun(t, run, done)
+				ended := b.swap(t, run)
 				if int(ended.Counts[rebuild.Processed]) != left || ended.Counts[rebuild.Swapped] != 0 {
 					t.Errorf("%d events: %v", left, ended.Counts)
 				}
@@ -87,15 +83,12 @@ func TestRebuild_changedConfiguration_endsAsTheLog(t *testing.T) {
 	for name, options := range kindsOf("partial events", "integers", "steps") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRand(t, 2)
-			b := setup(t)
-			b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, options).Events))
+			b, _ := setupApplied(t, 2, options)
 			before := b.revisions(t)
 			b.exec(t, `TRUNCATE outbox`)
 			want := b.mirrorFromLog(t, changedProvider{}, 1000)
 			b.start(t, "one", changedProvider{}, quickSettings())
-			run := b.request(t, rebuild.Params{Source: b.source})
-			b.awaitRun(t, run, staged)
+			run := b.stage(t)
 			counts, items := b.allDifferences(t, run)
 			if len(items) == 0 || counts[rebuild.OnlyLive] == 0 || counts[rebuild.OnlyStaged] == 0 {
 				t.Errorf("%v", counts)
@@ -105,8 +98,7 @@ func TestRebuild_changedConfiguration_endsAsTheLog(t *testing.T) {
 					t.Errorf("no difference is described: %+v", d)
 				}
 			}
-			must(t, rebuild.Swap(t.Context(), b.operator, run))
-			ended := b.awaitRun(t, run, done)
+			ended := b.swap(t, run)
 			b.checkMirror(t, want)
 			b.checkRevisions(t, before, ended)
 			if again := b.rebuildAndSwap(t, b.source); again.Counts[rebuild.Swapped] != 0 {
@@ -184,9 +176,7 @@ func (b *testBundle) checkRevisions(t *testing.T, before map[string]revision, en
 // A rebuild of one type does not change objects of other types.
 func TestRebuild_oneType_leavesOthers(t *testing.T) {
 	t.Parallel()
-	r := newRand(t, 3)
-	b := setup(t)
-	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["event time"]).Events))
+	b, _ := setupApplied(t, 3, providerKinds["event time"])
 	things := `SELECT ` + allColumns + ` FROM objects o WHERE object_type = 'thing' ORDER BY object_id`
 	before := b.rows(t, things)
 	want := b.mirrorFromLog(t, changedProvider{}, 1000)
@@ -213,9 +203,7 @@ func TestRebuild_oneType_leavesOthers(t *testing.T) {
 // A rebuild repairs any damage to the mirror and changes nothing else.
 func TestRebuild_damagedMirror_isRepaired(t *testing.T) {
 	t.Parallel()
-	r := newRand(t, 4)
-	b := setup(t)
-	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, providerKinds["ids reused"]).Events))
+	b, _ := setupApplied(t, 4, providerKinds["ids reused"])
 	want := b.tableRows(t, objectColumns, "objects")
 	b.exec(t, `DELETE FROM objects WHERE object_id = 'obj_1'`)
 	b.exec(t, `UPDATE objects SET state = '{"by": "hand"}' WHERE object_id = 'obj_2'`)
@@ -229,15 +217,13 @@ func TestRebuild_damagedMirror_isRepaired(t *testing.T) {
 	before := b.revisions(t)
 	b.exec(t, `TRUNCATE outbox`)
 	b.start(t, "one", nil, quickSettings())
-	run := b.request(t, rebuild.Params{Source: b.source})
-	b.awaitRun(t, run, staged)
+	run := b.stage(t)
 	counts, items := b.allDifferences(t, run)
 	if counts[rebuild.OnlyStaged] != 1 || counts[rebuild.OnlyLive] != 1 || counts[rebuild.Differing] != 4 ||
 		len(items) != 6 {
 		t.Errorf("%v %+v", counts, items)
 	}
-	must(t, rebuild.Swap(t.Context(), b.operator, run))
-	ended := b.awaitRun(t, run, done)
+	ended := b.swap(t, run)
 	b.checkMirror(t, want)
 	b.checkRevisions(t, before, ended)
 	all := b.number(t, `SELECT count(*) FROM outbox`)
@@ -290,19 +276,6 @@ var errUnreadable = errors.New("cannot be read")
 
 func (failingProvider) Observe(*provider.Source, *provider.StoredEvent) (provider.Observation, error) {
 	return provider.Observation{}, errUnreadable
-}
-
-// Events that fail live too do not stop a rebuild.
-func TestRebuild_eventsFailedLive_stayFailed(t *testing.T) {
-	t.Parallel()
-	r := newRand(t, 7)
-	b := setup(t)
-	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["event time"]).Events)
-	must(t, errOf(b.applier(t, failingProvider{}).ApplyStored(t.Context(), apply.Target{}, ids, false)))
-	b.start(t, "one", failingProvider{}, quickSettings())
-	if ended := b.rebuildAndSwap(t, b.source); ended.Counts[string(versioning.Failed)] != int64(len(ids)) {
-		t.Errorf("%v", ended.Counts)
-	}
 }
 
 // The staged rows of an ended rebuild are cleared, those of an open one are not.

@@ -78,9 +78,7 @@ func (w *resumedSwap) attempt(t *testing.T, steps int) bool {
 		}
 		return nil
 	})
-	settings := quickSettings()
-	settings.Batch = 2
-	rebuilds := &rebuild.Runner{Pool: w.pool, Applier: w.applier(t, changedProvider{}), Settings: settings}
+	rebuilds := w.runner(t, changedProvider{}, batchesOf(2))
 	rebuild.OnStep(rebuilds, func(name string) error {
 		if name == "clear" || name == "copy" {
 			return nil
@@ -203,11 +201,9 @@ func TestSwap_permanentErrorAfterPart_pausesAndGoesOn(t *testing.T) {
 	b.applyLiveShuffled(t, r, b.append(t, r, b.source, []sim.Event{thingEvent("a", 1, "a@else.org"),
 		thingEvent("b", 1, "b@else.org")}))
 	b.exec(t, `UPDATE objects SET state = '{"damaged": true}'`)
-	settings := quickSettings()
-	settings.Batch = 1
-	rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: settings}
+	rebuilds := b.runner(t, nil, batchesOf(1))
 	batches := 0
-	rebuild.BeforeLock(rebuilds, func() {
+	rebuild.AtStep(rebuilds, "lock", func() {
 		if batches++; batches != 2 {
 			return
 		}
@@ -238,7 +234,7 @@ func TestSwap_overwriteBetweenSteps_isKept(t *testing.T) {
 	for _, step := range []string{"compare", "lock", "written"} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
-			w := &overwrittenObject{testBundle: setup(t), began: time.Now().Add(-time.Hour).UTC().Truncate(time.Second)}
+			w := newObject(t)
 			w.appendEvent(t, "before", -10, `"deleted": true, "final": true, "object": null`)
 			w.appendEvent(t, "since", 3, `"object": {"n": "since"}`)
 			p := w.applier(t, nil)
@@ -246,7 +242,8 @@ func TestSwap_overwriteBetweenSteps_isKept(t *testing.T) {
 			w.exec(t, `UPDATE objects SET version_at = version_at - 1
 				WHERE version_at > -9223372036854775808`)
 			var overwritten sync.WaitGroup
-			once := sync.OnceFunc(func() {
+			rebuilds := w.runner(t, nil, quickSettings())
+			rebuild.AtStep(rebuilds, step, sync.OnceFunc(func() {
 				ids := []int64{w.appendRefetch(t, "refetch", 4, &provider.Overwrite{Before: w.began, Actor: "me",
 					Reason: "an unintended delete"})}
 				overwritten.Go(func() {
@@ -257,14 +254,7 @@ func TestSwap_overwriteBetweenSteps_isKept(t *testing.T) {
 				if step != "written" { // it waits for the lock of its object
 					overwritten.Wait()
 				}
-			})
-			rebuilds := &rebuild.Runner{Pool: w.pool, Applier: w.applier(t, nil), Settings: quickSettings()}
-			rebuild.OnStep(rebuilds, func(name string) error {
-				if name == step {
-					once()
-				}
-				return nil
-			})
+			}))
 			w.startRunner(t, "one", rebuilds)
 			w.rebuildAndSwap(t, w.source)
 			overwritten.Wait()

@@ -2,7 +2,6 @@ package rebuild_test
 
 import (
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/rebuild"
-	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -37,16 +35,17 @@ func logWithOldDays(t *testing.T, r *rand.Rand, options sim.Options) (b *testBun
 	return b, old
 }
 
-// retainAndDrop reduces the events of a partition into the retained objects and drops it.
-func (b *testBundle) retainAndDrop(t *testing.T, old []int64) {
+// retain reduces events into the retained objects.
+func (b *testBundle) retain(t *testing.T, ids []int64) {
 	t.Helper()
 	must(t, errOf(b.applier(t, nil).ApplyStored(t.Context(), apply.Target{Run: 500,
-		Staging: &apply.Staging{Table: versioning.RetainedObjects}}, old, false)))
-	b.dropOldestPartition(t)
+		Staging: &apply.Staging{Table: versioning.RetainedObjects}}, ids, false)))
 }
 
-func (b *testBundle) dropOldestPartition(t *testing.T) {
+// retainAndDrop retains the events of the oldest partition and drops it.
+func (b *testBundle) retainAndDrop(t *testing.T, old []int64) {
 	t.Helper()
+	b.retain(t, old)
 	oldest, err := events.OldestID(t.Context(), b.pool)
 	must(t, err)
 	name := b.rows(t, `SELECT 'events_' || to_char(to_timestamp(($1::bigint >> 20) / 1000) AT TIME ZONE 'UTC',
@@ -74,28 +73,10 @@ func TestRebuild_unreadPartitionDropped_fails(t *testing.T) {
 	before := b.tableRows(t, allColumns, "objects")
 	b.retainAndDrop(t, old)
 	b.start(t, "one", nil, quickSettings())
-	ended := b.awaitRun(t, run, func(r *runs.Run) bool { return r.Status.Ended() })
-	if ended.Status != runs.Failed || !strings.Contains(ended.Detail, "partitions of the log were dropped") {
-		t.Errorf("%+v", ended)
-	}
+	b.awaitFailure(t, run, "partitions of the log were dropped")
 	if again := b.rebuildAndSwap(t, b.source); again.Counts[rebuild.Swapped] != 0 {
 		t.Errorf("%v", again.Counts)
 	}
-	equal(t, "", before, b.tableRows(t, allColumns, "objects"))
-}
-
-// A partition that a rebuild has read may be dropped before the swap.
-func TestRebuild_readPartitionDropped_swaps(t *testing.T) {
-	t.Parallel()
-	r := newRand(t, 23)
-	b, old := logWithOldDays(t, r, providerKinds["event time"])
-	before := b.tableRows(t, allColumns, "objects")
-	b.start(t, "one", nil, quickSettings())
-	run := b.request(t, rebuild.Params{Source: b.source})
-	b.awaitRun(t, run, staged)
-	b.retainAndDrop(t, old)
-	must(t, rebuild.Swap(t.Context(), b.operator, run))
-	b.awaitRun(t, run, done)
 	equal(t, "", before, b.tableRows(t, allColumns, "objects"))
 }
 
@@ -116,13 +97,11 @@ func TestSwap_partitionDroppedAboveCursor_fails(t *testing.T) {
 	third := len(evs) / 3
 	stored("-6 days", evs[:third])
 	b.start(t, "one", nil, quickSettings())
-	run := b.request(t, rebuild.Params{Source: b.source})
-	b.awaitRun(t, run, staged)
+	run := b.stage(t)
 	middle := stored("-3 days", evs[third:2*third])
 	stored("0 days", evs[2*third:])
 	before := b.tableRows(t, allColumns, "objects")
-	must(t, errOf(b.applier(t, nil).ApplyStored(t.Context(), apply.Target{Run: 500,
-		Staging: &apply.Staging{Table: versioning.RetainedObjects}}, middle, false)))
+	b.retain(t, middle)
 	name := b.rows(t, `SELECT 'events_' || to_char(clock_now() - interval '3 days', 'YYYYMMDD')`)[0]
 	b.exec(t, `INSERT INTO dropped_partitions (name, id_from, id_to, retained_to, events, bytes, run, ready_at,
 		dropped_at, updated_at)
@@ -132,10 +111,7 @@ func TestSwap_partitionDroppedAboveCursor_fails(t *testing.T) {
 	b.exec(t, `ALTER TABLE events DETACH PARTITION `+name)
 	b.exec(t, `DROP TABLE `+name)
 	must(t, rebuild.Swap(t.Context(), b.operator, run))
-	ended := b.awaitRun(t, run, func(r *runs.Run) bool { return r.Status.Ended() })
-	if ended.Status != runs.Failed || !strings.Contains(ended.Detail, "partitions of the log were dropped") {
-		t.Errorf("%s: %s", ended.Status, ended.Detail)
-	}
+	b.awaitFailure(t, run, "partitions of the log were dropped")
 	if again := b.rebuildAndSwap(t, b.source); again.Counts[rebuild.Swapped] != 0 {
 		t.Errorf("%v", again.Counts)
 	}
@@ -158,8 +134,7 @@ func TestReduce_stagedEvents_retainedOnlyAfterSwap(t *testing.T) {
 	ids := b.append(t, r, b.source, sim.Generate(r, providerKinds["steps"]).Events)
 	must(t, errOf(b.applier(t, dead{}).ApplyStored(t.Context(), apply.Target{}, ids, false)))
 	b.start(t, "one", nil, quickSettings())
-	run := b.request(t, rebuild.Params{Source: b.source})
-	b.awaitRun(t, run, staged)
+	run := b.stage(t)
 	retained := func() int {
 		must(t, errOf(b.applier(t, nil).Reduce(t.Context(), ids)))
 		return b.number(t, `SELECT count(*) FROM retained_objects`)
@@ -167,8 +142,7 @@ func TestReduce_stagedEvents_retainedOnlyAfterSwap(t *testing.T) {
 	if n := retained(); n != 0 {
 		t.Errorf("%d retained objects from events that are only staged", n)
 	}
-	must(t, rebuild.Swap(t.Context(), b.operator, run))
-	b.awaitRun(t, run, done)
+	b.swap(t, run)
 	if n := retained(); n == 0 {
 		t.Error("no retained objects from swapped events")
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +75,15 @@ func newRand(t *testing.T, salt uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(testkit.Seed(t), salt))
 }
 
+// setupApplied returns a log with a random history, which is applied live, and the source of
+// randomness for more.
+func setupApplied(t *testing.T, salt uint64, options sim.Options) (*testBundle, *rand.Rand) {
+	t.Helper()
+	b, r := setup(t), newRand(t, salt)
+	b.applyLiveShuffled(t, r, b.append(t, r, b.source, sim.Generate(r, options).Events))
+	return b, r
+}
+
 // halves splits the events of a history, which are in the order of objects: into the earlier and
 // the later changes of each object. The first object has no later changes, so that it stays damaged
 // and at least one object is swapped.
@@ -134,12 +144,17 @@ func quickSettings() rebuild.Settings {
 	return s
 }
 
-// oneBatch returns settings with which a swap replaces all objects of a test in one batch, so that
-// a step "lock" comes before all of them.
-func oneBatch() rebuild.Settings {
+// batchesOf returns quick settings with which a swap replaces this many objects in a batch. With
+// 1000, a step "lock" comes before all objects of a test.
+func batchesOf(objects int) rebuild.Settings {
 	s := quickSettings()
-	s.Batch = 1000
+	s.Batch = objects
 	return s
+}
+
+// runner returns a runner that is not started; reads, if any, is the provider of all sources.
+func (b *testBundle) runner(t *testing.T, reads provider.Provider, s rebuild.Settings) *rebuild.Runner {
+	return &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, reads), Settings: s}
 }
 
 // start executes rebuilds until the test ends or stop is called.
@@ -169,6 +184,30 @@ func (b *testBundle) awaitRun(t testing.TB, run int64, isReached func(*runs.Run)
 
 func done(r *runs.Run) bool   { return r.Status == runs.Done }
 func staged(r *runs.Run) bool { return rebuild.Stage(r) == "staged" }
+
+// stage requests a rebuild of the source and waits until it is staged.
+func (b *testBundle) stage(t testing.TB) (run int64) {
+	t.Helper()
+	run = b.request(t, rebuild.Params{Source: b.source})
+	b.awaitRun(t, run, staged)
+	return run
+}
+
+// swap swaps a staged rebuild and returns its finished run.
+func (b *testBundle) swap(t testing.TB, run int64) *runs.Run {
+	t.Helper()
+	must(t, rebuild.Swap(t.Context(), b.operator, run))
+	return b.awaitRun(t, run, done)
+}
+
+// awaitFailure waits until a run has ended, and checks that it failed with a reason.
+func (b *testBundle) awaitFailure(t *testing.T, run int64, reason string) {
+	t.Helper()
+	ended := b.awaitRun(t, run, func(r *runs.Run) bool { return r.Status.Ended() })
+	if ended.Status != runs.Failed || !strings.Contains(ended.Detail, reason) {
+		t.Errorf("%s: %s", ended.Status, ended.Detail)
+	}
+}
 
 // rebuildAndSwap rebuilds a source and returns its finished run.
 func (b *testBundle) rebuildAndSwap(t *testing.T, source int32) *runs.Run {
@@ -231,8 +270,7 @@ func (b *testBundle) mirrorFromLog(t *testing.T, reads provider.Provider, run in
 	t.Helper()
 	b.exec(t, `TRUNCATE retained_objects`)
 	into := apply.Target{Run: run, Staging: &apply.Staging{Table: 2}}
-	ids := slices.Clone(b.ids)
-	slices.Sort(ids)
+	ids := slices.Sorted(slices.Values(b.ids))
 	must(t, errOf(b.applier(t, reads).ApplyStored(t.Context(), into, ids, false)))
 	made := b.tableRows(t, objectColumns, "retained_objects")
 	b.exec(t, `TRUNCATE retained_objects`)

@@ -52,10 +52,8 @@ func BenchmarkSwap(t *testing.B) {
 		return took
 	}
 	apply(func(count int) bool { return count == 200 })
-	rebuilds := &rebuild.Runner{Pool: b.pool, Applier: b.applier(t, nil), Settings: rebuild.DefaultSettings}
-	b.startRunner(t, "swap", rebuilds)
-	run := b.request(t, rebuild.Params{Source: b.source})
-	b.awaitRun(t, run, staged)
+	b.start(t, "swap", nil, rebuild.DefaultSettings)
+	run := b.stage(t)
 	b.db.Exec(t, fillSQL, *swapObjects)
 	b.db.Exec(t, `VACUUM ANALYZE objects, staged_objects`)
 	before := apply(func(count int) bool { return count == 1000 })

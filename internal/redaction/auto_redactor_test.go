@@ -3,7 +3,6 @@ package redaction_test
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -78,6 +77,20 @@ func (s *shopFixture) tick(t *testing.T) {
 	must(t, s.newAutoRedactor(t).Tick(t.Context()))
 }
 
+// wantPending checks which readable requests wait for a redaction.
+func (s *shopFixture) wantPending(t *testing.T, want ...int64) {
+	t.Helper()
+	pending, err := redaction.PendingRequests(t.Context(), s.operator, time.Now().Add(-time.Hour))
+	must(t, err)
+	var got []int64
+	for _, p := range pending {
+		if got = append(got, p.Event); p.Problem != "" {
+			t.Errorf("%+v", p)
+		}
+	}
+	equal(t, "pending requests", want, got)
+}
+
 // requestedRuns returns the requests for which runs exist.
 func (s *shopFixture) requestedRuns(t *testing.T) []string {
 	t.Helper()
@@ -100,10 +113,7 @@ func TestAutoRedactor_request_becomesOneRun(t *testing.T) {
 	if again := s.requestedRuns(t); len(again) > 0 {
 		t.Errorf("requested again: %v", again)
 	}
-	if left := s.rows(t, `SELECT id::text FROM events WHERE body IS NOT NULL`); len(left) != 1 ||
-		left[0] != fmt.Sprint(later) {
-		t.Errorf("bodies remain of %v, want %d", left, later)
-	}
+	s.wantBodies(t, later)
 	audit := s.rows(t, `SELECT actor || ': ' || reason || ', ' || events FROM redactions`)
 	equal(t, "", []string{fmt.Sprintf(
 		"postern: redact_on_request of source shop: requested by event %d (customers/redact), 2", id)}, audit)
@@ -152,19 +162,11 @@ func TestFinish_cancelledRun_keepsTheRequest(t *testing.T) {
 			AND NEW.cursor > 1; RETURN NEW; END $$`)
 	s.exec(t, `CREATE TRIGGER stop_it AFTER UPDATE ON checkpoints FOR EACH ROW
 		WHEN (NEW.job = 'redact') EXECUTE FUNCTION stop_it()`)
-	h := leaseRun(t, s.pool, "test", time.Minute, redaction.Job)
-	if status, err := (&redaction.Runner{Pool: s.pool, Applier: s.proc}).Execute(t.Context(), h,
-		testkit.Logger(t)); err != nil || status != runs.Cancelled {
+	if _, status, err := s.tryExecute(t, nil); err != nil || status != runs.Cancelled {
 		t.Fatal(status, err)
 	}
-	if left := s.rows(t, `SELECT id::text FROM events WHERE body IS NOT NULL`); len(left) != 1 ||
-		left[0] != fmt.Sprint(id) {
-		t.Errorf("bodies remain of %v, want that of the request %d", left, id)
-	}
-	pending, err := redaction.PendingRequests(t.Context(), s.operator, time.Now().Add(-time.Hour))
-	if err != nil || len(pending) != 1 || pending[0].Problem != "" {
-		t.Errorf("%+v, %v", pending, err)
-	}
+	s.wantBodies(t, id)
+	s.wantPending(t, id)
 	s.tick(t)
 	if runs := s.requestedRuns(t); len(runs) != 1 {
 		t.Errorf("a redaction that an operator cancelled is started again: %v", runs)
@@ -196,22 +198,12 @@ func TestRedact_otherRequests_stayUntilAnswered(t *testing.T) {
 			preview.Events != 3 || preview.Requests != 2 {
 			t.Errorf("%+v, %v", preview, err)
 		}
-		if h := s.run(t, *params); h.Counts[redaction.CountEvents] != 3 || h.Counts[redaction.CountRequests] != 2 {
-			t.Errorf("%v", h.Counts)
-		}
-		pending, err := redaction.PendingRequests(t.Context(), s.operator, time.Now().Add(-time.Hour))
-		if err != nil || len(pending) != 2 || pending[0].Event != second || pending[1].Event != tell ||
-			pending[0].Problem+pending[1].Problem != "" {
-			t.Errorf("%+v, %v", pending, err)
-		}
-		if params, _, err = redaction.ParamsOfRequest(t.Context(), s.operator, second); err != nil {
-			t.Fatal(err)
-		}
+		wantCounts(t, s.run(t, *params), map[string]int64{redaction.CountEvents: 3, redaction.CountRequests: 2})
+		s.wantPending(t, second, tell)
+		params, _, err = redaction.ParamsOfRequest(t.Context(), s.operator, second)
+		must(t, err)
 		s.run(t, *params)
-		if left := s.rows(t, `SELECT id::text FROM events WHERE body IS NOT NULL`); len(left) != 1 ||
-			left[0] != fmt.Sprint(tell) {
-			t.Errorf("bodies remain of %v, want that of the request for a report %d", left, tell)
-		}
+		s.wantBodies(t, tell)
 	}
 }
 
@@ -220,10 +212,8 @@ func TestRedact_namedRequest_isCleared(t *testing.T) {
 	t.Parallel()
 	s := setupShops(t)
 	id := s.deliver(t, events.OriginWebhook, "customers/redact", redactRequest)
-	if h := s.run(t, redaction.Params{Events: []int64{id}}); h.Counts[redaction.CountEvents] != 1 ||
-		len(s.tablesWith(t, "lovelace")) > 0 {
-		t.Errorf("%v, remaining in %v", h.Counts, s.tablesWith(t, "lovelace"))
-	}
+	s.runWant(t, redaction.Params{Events: []int64{id}}, 1)
+	s.wantGone(t, "lovelace")
 }
 
 // If a run is cancelled at its very end, the request can still be read. It is cleared in the
@@ -247,21 +237,14 @@ func TestFinish_cancelledAtTheEnd_keepsTheRequest(t *testing.T) {
 	if held := f.remaining(t, stream.EventsStream); len(held) > 0 {
 		t.Errorf("the stream holds %v", held)
 	}
-	if left := s.rows(t, `SELECT id::text FROM events WHERE body IS NOT NULL`); len(left) != 1 ||
-		left[0] != fmt.Sprint(id) {
-		t.Errorf("bodies remain of %v, want that of the request %d", left, id)
-	}
-	pending, err := redaction.PendingRequests(t.Context(), s.operator, time.Now().Add(-time.Hour))
-	if err != nil || len(pending) != 1 || pending[0].Problem != "" {
-		t.Errorf("%+v, %v", pending, err)
-	}
+	s.wantBodies(t, id)
+	s.wantPending(t, id)
 	s.exec(t, `DROP TRIGGER never ON redactions`)
 	if status, err := r.Execute(t.Context(), h, testkit.Logger(t)); err != nil || status != runs.Running {
 		t.Fatal(status, err)
 	}
-	if left := s.tablesWith(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountEvents] != 2 {
-		t.Errorf("remaining in %v, %v", left, h.Counts)
-	}
+	s.wantGone(t, "lovelace")
+	wantCounts(t, h, map[string]int64{redaction.CountEvents: 2})
 }
 
 // If the redaction of a request also finds the request by an object, it clears the whole delivery
@@ -273,27 +256,18 @@ func TestFinish_requestMatchesItself_isClearedLast(t *testing.T) {
 	other := b.event(t, "tied", 5, "tied@else.org")
 	ids := b.store(t, "tied", body("tied", 5, email), "one", "two")
 	b.apply(t, 0, ids...)
-	if h := b.run(t, redaction.Params{RequestedBy: other, Events: ids,
-		Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}}); h.Counts[redaction.CountEvents] !=
-		3 || b.state(t, "tied") != "tied@else.org" {
-		t.Errorf("%v, tied %s", h.Counts, b.state(t, "tied"))
-	}
+	b.runWant(t, redaction.Params{RequestedBy: other, Events: ids, Objects: []redaction.Object{b.thing("hers")}}, 3)
+	b.wantStates(t, map[string]string{"tied": "tied@else.org"})
 	again := b.store(t, "tied", body("tied", 5, email), "three", "four")
 	b.apply(t, 0, again...)
-	if h := b.run(t, func() redaction.Params {
-		o := b.byEmail(t, email)
-		o.RequestedBy = again[0]
-		return o
-	}()); h.Counts[redaction.CountEvents] != 2 || b.state(t, "tied") != "tied@else.org" {
-		t.Errorf("%v, tied %s", h.Counts, b.state(t, "tied"))
-	}
+	byValue := b.byEmail(t, email)
+	byValue.RequestedBy = again[0]
+	b.runWant(t, byValue, 2)
+	b.wantStates(t, map[string]string{"tied": "tied@else.org"})
 	b.wantGone(t, "lovelace")
 	last := b.store(t, "tied", body("tied", 5, email), "five")[0] // without an outcome
-	if h := b.run(t, redaction.Params{RequestedBy: last,
-		Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "tied"}}}); h.Counts[redaction.CountEvents] !=
-		2 || len(b.tablesWith(t, "lovelace")) > 0 {
-		t.Errorf("%v, remaining in %v", h.Counts, b.tablesWith(t, "lovelace"))
-	}
+	b.runWant(t, redaction.Params{RequestedBy: last, Objects: []redaction.Object{b.thing("tied")}}, 2)
+	b.wantGone(t, "lovelace")
 }
 
 // Data that was received before a sender's request is cleared even if it left a spool later. It is
@@ -322,38 +296,19 @@ func TestRedact_eventsReceivedAfterRequest_stay(t *testing.T) {
 	at(time.Minute, "late")
 	dropped := at(-time.Minute, "dropped")
 	named := redaction.Params{Until: params.Until,
-		Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "named"}}}
-	if h := b.run(t, named); h.Counts[redaction.CountEvents] != 1 {
-		t.Errorf("by object: %v", h.Counts)
-	}
+		Objects: []redaction.Object{b.thing("named")}}
+	b.runWant(t, named, 1)
 	b.db.Exec(t, `ALTER TABLE events DISABLE TRIGGER USER`)
 	b.db.Exec(t, `DELETE FROM events WHERE id = $1`, dropped)
-	if h := b.run(t, params); h.Counts[redaction.CountEvents] != 1 || h.Counts[redaction.CountObjects] != 2 {
-		t.Errorf("by value: %v", h.Counts)
-	}
-	for object, want := range map[string]string{"early": email, "drained": "nothing", "named": "nothing",
-		"dropped": "nothing", "late": email} {
-		if is := b.state(t, object); is != want {
-			t.Errorf("%s has %s, want %s", object, is, want)
-		}
-	}
+	wantCounts(t, b.run(t, params), map[string]int64{redaction.CountEvents: 1, redaction.CountObjects: 2})
+	b.wantStates(t, map[string]string{"early": email, "drained": "nothing", "named": "nothing", "dropped": "nothing",
+		"late": email})
 }
 
 // A delivery in a gateway's spool is redacted too: the run waits until it is in the log.
 func TestRedact_nonEmptySpool_waits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	runner := &redaction.Runner{Pool: b.pool, Applier: b.proc}
-	carry := func() (runs.Status, error) {
-		t.Helper()
-		h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
-		status, err := runner.Execute(t.Context(), h, slog.New(slog.DiscardHandler))
-		if err == nil {
-			return status, h.End(t.Context(), runs.Done, "")
-		}
-		must(t, h.Release(t.Context()))
-		return status, err
-	}
 	gateway := b.db.Role(t, "gateway")
 	say := func(sql string) {
 		t.Helper()
@@ -365,26 +320,24 @@ func TestRedact_nonEmptySpool_waits(t *testing.T) {
 		'-infinity')`)
 	b.request(t, b.byEmail(t, email))
 	say(`UPDATE spools SET drained_at = clock_now() WHERE spool = 'one'`)
-	if _, err := carry(); err == nil || !strings.Contains(err.Error(), "the spool there:/spool reports") ||
+	h, _, err := b.tryExecute(t, nil)
+	if err == nil || !strings.Contains(err.Error(), "the spool there:/spool reports") ||
 		!strings.Contains(err.Error(), "postern spool remove two") {
 		t.Fatalf("it does not wait: %v", err)
 	}
-	if left := b.rows(t, `SELECT count(*)::text FROM redacted_events`); left[0] != "0" {
-		t.Errorf("%s events are redacted already", left[0])
-	}
+	must(t, h.Release(t.Context()))
+	b.db.WantRows(t, 0, "redacted_events")
 	b.event(t, "a", 2_000_000, email) // out of the spool
 	say(`UPDATE spools SET drained_at = clock_now() WHERE spool = 'two'`)
-	must(t, errOf(carry()))
-	if found := b.tablesWith(t, email); len(found) != 0 {
-		t.Errorf("it is still in %v", found)
-	}
+	must(t, b.execute(t).End(t.Context(), runs.Done, ""))
+	b.wantGone(t, email)
 	// An operator removes the spool of a lost gateway, so that the run does not wait forever.
 	say(`UPDATE spools SET drained_at = '-infinity' WHERE spool = 'two'`)
 	b.event(t, "b", 1_000_000, email)
 	b.request(t, b.byEmail(t, email))
 	say(`UPDATE spools SET drained_at = clock_now() WHERE spool = 'one'`)
 	must(t, errOf(redaction.RemoveSpool(t.Context(), b.operator, "two", true)))
-	must(t, errOf(carry()))
+	must(t, b.execute(t).End(t.Context(), runs.Done, ""))
 }
 
 // The list of spools shows the last report and the waiting runs. A spool is removed by name. If a

@@ -239,13 +239,10 @@ func TestRedact_mentions_clearAllThatMentionsThePerson(t *testing.T) {
 		t.Errorf("the preview counts %v outside of events and objects, want %v", kept, want)
 	}
 	h := b.run(t, params)
-	if left := append(b.tablesWith(t, "lovelace"), b.tablesWith(t, "X-Customer\": \"cus_1a\"")...); len(left) > 0 {
-		t.Errorf("remaining in %v", left)
-	}
-	if h.Counts[redaction.CountEvents] != 4 || h.Counts[redaction.CountRejections] != 2 ||
-		h.Counts[redaction.CountConflicts] != 1 {
-		t.Errorf("counts %v", h.Counts)
-	}
+	b.wantGone(t, "lovelace")
+	b.wantGone(t, `X-Customer": "cus_1a"`)
+	wantCounts(t, h, map[string]int64{redaction.CountEvents: 4, redaction.CountRejections: 2,
+		redaction.CountConflicts: 1})
 	for sql, want := range map[string][]string{
 		`SELECT key || ' ' || state FROM effects ORDER BY key`: {"facts done",
 			"not done", "step rejected"},
@@ -284,9 +281,8 @@ func TestRedact_mentionInHeadersOfABodilessConflict_isCleared(t *testing.T) {
 		headers, verification, body)
 		SELECT source, id, event_id, event_type, account, '', now(), '{"From": "`+email+`"}', '{}', '' FROM events`)
 	h := b.run(t, b.byMentions(t, nil, email))
-	if left := b.tablesWith(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountConflicts] != 1 {
-		t.Errorf("remaining in %v, counts %v", left, h.Counts)
-	}
+	b.wantGone(t, "lovelace")
+	wantCounts(t, h, map[string]int64{redaction.CountConflicts: 1})
 }
 
 // killer ends a run at the statement after a number of statements.
@@ -304,25 +300,31 @@ func (d *killer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQu
 
 func (d *killer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
+// tracedPool returns a pool like another one that counts its statements.
+func tracedPool(t *testing.T, like *pgxpool.Pool) (*pgxpool.Pool, *killer) {
+	t.Helper()
+	config, trace := like.Config(), new(killer)
+	config.ConnConfig.Tracer = trace
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	must(t, err)
+	t.Cleanup(pool.Close)
+	return pool, trace
+}
+
 // The first process dies at its 4th statement, the next at its 6th, and so on until one finishes.
 func TestRedact_mentions_killedAtManyStatements_continue(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.putMentions(t)
 	b.request(t, b.byMentions(t, nil, email, "cus_1a"))
-	config := b.pool.Config()
-	trace := new(killer)
-	config.ConnConfig.Tracer = trace
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	must(t, err)
-	t.Cleanup(pool.Close)
+	pool, trace := tracedPool(t, b.pool)
 	died := 0
 	for n := int64(4); ; n += 2 {
 		h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
 		ctx, die := context.WithCancel(t.Context())
 		trace.die = die
 		trace.left.Store(n)
-		_, err = (&redaction.Runner{Pool: pool, Applier: b.proc}).Execute(ctx, h, slog.New(slog.DiscardHandler))
+		_, err := (&redaction.Runner{Pool: pool, Applier: b.proc}).Execute(ctx, h, slog.New(slog.DiscardHandler))
 		die()
 		if err == nil {
 			break
@@ -402,8 +404,7 @@ func TestBuildPreview_object_countsOtherMentions(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.putMentions(t)
-	preview := b.wantPreview(t, redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing",
-		ID: "cus_1a"}}}, 1, 1)
+	preview := b.wantPreview(t, redaction.Params{Objects: []redaction.Object{b.thing("cus_1a")}}, 1, 1)
 	want := []redaction.TypeCount{{Type: "charge", Events: 2, Example: "ch_1"},
 		{Type: "subscription", Objects: 1, Example: "sub_1"}}
 	equal(t, "other mentions", want, preview.Others)
@@ -414,7 +415,7 @@ func TestRedact_object_dropsItsRefetchRequest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.putMentions(t)
-	b.run(t, redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "cus_1a"}}})
+	b.run(t, redaction.Params{Objects: []redaction.Object{b.thing("cus_1a")}})
 	equal(t, "", []string{"other"}, b.rows(t, `SELECT object_id FROM refetch_requests`))
 }
 
@@ -423,11 +424,8 @@ func TestRedact_mentionsOfThePersonsOwnObject_clearIt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.putObject(t, "customer", "cus_1a", `{"id": "cus_1a", "referred_by": "cus_2b"}`)
-	h := b.run(t, b.byMentions(t, nil, "cus_1a"))
-	if diff := cmp.Diff([]string{"cus_1a"},
-		b.rows(t, `SELECT object_id FROM mirror.objects WHERE redacted`)); diff != "" {
-		t.Errorf("counts %v: %s", h.Counts, diff)
-	}
+	b.run(t, b.byMentions(t, nil, "cus_1a"))
+	equal(t, "", []string{"cus_1a"}, b.rows(t, `SELECT object_id FROM mirror.objects WHERE redacted`))
 }
 
 // The body of a delivery is searched once, and not once for each of its events.
@@ -441,12 +439,7 @@ func TestBuildPreview_mentionsInLongDelivery_searchBodyOnce(t *testing.T) {
 	long := `{"pad": "` + strings.Repeat("x", 100<<10) + `", "mail": "`
 	b.store(t, "other", []byte(long+`somebody@else.org"}`), keys[:50]...)
 	b.store(t, "other", []byte(long+email+`"}`), keys[50:]...)
-	config := b.operator.Config()
-	trace := new(killer)
-	config.ConnConfig.Tracer = trace
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	must(t, err)
-	t.Cleanup(pool.Close)
+	pool, trace := tracedPool(t, b.operator)
 	params := b.byMentions(t, nil, email)
 	preview, err := redaction.BuildPreview(t.Context(), pool, &params, nil)
 	if err != nil || preview.Events != 50 || preview.Examined != 100 {

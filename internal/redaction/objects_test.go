@@ -2,7 +2,6 @@ package redaction_test
 
 import (
 	"fmt"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
-	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -44,14 +42,10 @@ func TestRedactConflicts_byValue_keepsTheEvent(t *testing.T) {
 	b.store(t, "other", body("other", 1, "changed@else.org"), "k2")
 	h := b.run(t, b.byEmail(t, email))
 	b.wantGone(t, "lovelace")
-	if h.Counts[redaction.CountConflicts] != 1 || h.Counts[redaction.CountEvents] != 0 ||
-		b.rows(t, `SELECT conflicts::text FROM redactions`)[0] != "1" {
-		t.Errorf("%v", h.Counts)
-	}
-	if b.state(t, "hers") != "before@else.org" || b.rows(t, `SELECT count(*)::text FROM event_conflicts
-		WHERE body <> ''`)[0] != "1" {
-		t.Errorf("hers %s", b.state(t, "hers"))
-	}
+	wantCounts(t, h, map[string]int64{redaction.CountConflicts: 1, redaction.CountEvents: 0})
+	b.wantText(t, "1", `SELECT conflicts::text FROM redactions`)
+	b.wantStates(t, map[string]string{"hers": "before@else.org"})
+	b.db.WantRows(t, 1, "event_conflicts WHERE body <> ''")
 }
 
 // If everything of an account is cleared, its conflicts are too, also those of events in dropped
@@ -66,9 +60,7 @@ func TestRedactConflicts_wholeAccount_clearsAll(t *testing.T) {
 	b.store(t, "other", body("other", 1, "changed@else.org"), "k2")
 	b.dropEvents(t, id)
 	b.run(t, redaction.Params{Source: b.source, Account: new("shop"), All: true})
-	if left := b.rows(t, `SELECT account FROM event_conflicts WHERE body <> ''`); len(left) != 1 || left[0] != "" {
-		t.Errorf("remaining accounts %q", left)
-	}
+	equal(t, "remaining accounts", []string{""}, b.rows(t, `SELECT account FROM event_conflicts WHERE body <> ''`))
 }
 
 // A retained or staged object may contain a value that the mirror does not contain any more. It is
@@ -94,17 +86,13 @@ func TestRedactObjects_retainedAndStaged_areCleared(t *testing.T) {
 	b.wantPreview(t, params, 0, 1)
 	b.run(t, params)
 	b.wantGone(t, "lovelace")
-	if b.rows(t, `SELECT last_value::text FROM tries`)[0] != "2" {
-		t.Error("the row was not written meanwhile")
-	}
+	b.wantText(t, "2", `SELECT last_value::text FROM tries`) // the row was written meanwhile
 	for _, table := range []string{"retained_objects", "staged_objects"} {
 		got := b.rows(t, `SELECT object_id || ' ' || coalesce(state->'customer'->>'email', 'nothing') FROM `+table+
 			` ORDER BY 1`)
 		equal(t, table, []string{"hers nothing", "other somebody@else.org"}, got)
 	}
-	if b.state(t, "hers") != "new@else.org" {
-		t.Errorf("the mirror shows %s", b.state(t, "hers"))
-	}
+	b.wantStates(t, map[string]string{"hers": "new@else.org"})
 	b.exec(t, `UPDATE runs SET status = 'cancelled', ended_at = now() WHERE job = 'rebuild'`)
 	b.rebuild(t, 900)
 }
@@ -161,21 +149,15 @@ func TestReapplyCleared_keepsOtherEventsOfTheVersion(t *testing.T) {
 			b.exec(t, `CREATE FUNCTION crash() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.run <> 0 THEN RAISE
 				EXCEPTION 'crash'; END IF; RETURN NEW; END $$`)
 			b.exec(t, `CREATE TRIGGER crash BEFORE INSERT ON outcomes FOR EACH ROW EXECUTE FUNCTION crash()`)
-			h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
-			if _, err := (&redaction.Runner{Pool: b.pool, Applier: b.proc}).Execute(t.Context(), h,
-				slog.New(slog.DiscardHandler)); err == nil || b.state(t, "tied") != "nothing" {
+			if _, _, err := b.tryExecute(t, nil); err == nil || b.state(t, "tied") != "nothing" {
 				t.Fatal(err, b.state(t, "tied"))
 			}
 			b.exec(t, `DROP TRIGGER crash ON outcomes`)
 			b.exec(t, `UPDATE checkpoints SET lease_until = now() - interval '1 s' WHERE job = 'redact'`)
 		}
-		h := b.execute(t)
-		if left := b.tablesWith(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountEvents] != 0 {
-			t.Errorf("left in %v, %v", left, h.Counts)
-		}
-		if b.state(t, "tied") != "zz@else.org" {
-			t.Errorf("live it is %s", b.state(t, "tied"))
-		}
+		wantCounts(t, b.execute(t), map[string]int64{redaction.CountEvents: 0})
+		b.wantGone(t, "lovelace")
+		b.wantStates(t, map[string]string{"tied": "zz@else.org"})
 		b.rebuild(t, 900)
 	}
 }
@@ -188,13 +170,9 @@ func TestRedact_stateMatches_clearsItsEvent(t *testing.T) {
 	b.event(t, "tied", 1, "zz@else.org")
 	b.event(t, "tied", 1, email)
 	b.event(t, "hers", 1, email)
-	if h := b.run(t, b.byState(t, email)); h.Counts[redaction.CountEvents] != 2 {
-		t.Errorf("%v", h.Counts)
-	}
+	b.runWant(t, b.byState(t, email), 2)
 	b.wantGone(t, "lovelace")
-	if b.state(t, "tied") != "zz@else.org" || b.state(t, "hers") != "nothing" {
-		t.Errorf("tied %s, hers %s", b.state(t, "tied"), b.state(t, "hers"))
-	}
+	b.wantStates(t, map[string]string{"tied": "zz@else.org", "hers": "nothing"})
 	b.rebuild(t, 900)
 }
 
@@ -232,19 +210,15 @@ func TestRedact_object_clearsEventsThatNamedIt(t *testing.T) {
 		`SELECT string_agg(status || ' ' || object, ', ' ORDER BY event_id) FROM outcomes WHERE event_id = ANY($1)`,
 		[]int64{failed, dead, ignored})
 	b.setComplete(t)
-	params := redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}}
+	params := redaction.Params{Objects: []redaction.Object{b.thing("hers")}}
 	if preview := b.wantPreview(t, params, 4, 1); preview.Examined != 5 || preview.WholeDeliveries {
 		t.Errorf("%+v", preview)
 	}
-	if h := b.run(t, params); h.Counts[redaction.CountEvents] != 4 || h.Counts[redaction.CountExamined] != 5 {
-		t.Errorf("%v", h.Counts)
-	}
+	wantCounts(t, b.run(t, params), map[string]int64{redaction.CountEvents: 4, redaction.CountExamined: 5})
 	b.wantGone(t, "lovelace")
 	b.exec(t, `UPDATE outcomes SET due = now() - interval '1 s' WHERE status = 'failed'`)
 	b.apply(t, 0, failed) // the source is configured again
-	if b.state(t, "hers") != "nothing" || b.state(t, "other") != "somebody@else.org" {
-		t.Errorf("hers %s, other %s", b.state(t, "hers"), b.state(t, "other"))
-	}
+	b.wantStates(t, map[string]string{"hers": "nothing", "other": "somebody@else.org"})
 }
 
 // The parameter All takes effect only with an account. Without one, only what is named is cleared.
@@ -255,10 +229,8 @@ func TestParams_allWithoutAccount_clearsNamedOnly(t *testing.T) {
 	b.event(t, "other", 1, "somebody@else.org")
 	params := b.byEmail(t, email)
 	params.All = true
-	if h := b.run(t, params); h.Counts[redaction.CountEvents] != 1 || b.state(t, "other") != "somebody@else.org" ||
-		b.state(t, "hers") != "nothing" {
-		t.Errorf("%v", h.Counts)
-	}
+	b.runWant(t, params, 1)
+	b.wantStates(t, map[string]string{"hers": "nothing", "other": "somebody@else.org"})
 }
 
 // refetch stores a refetch of an object with an address, and applies it. By overwrites, an operator
@@ -338,9 +310,4 @@ func TestRedact_overwrittenObject_oldDeleteStaysWithoutEffect(t *testing.T) {
 	got := b.rows(t, `SELECT o.status || ' ' || b.deleted || ' ' || (b.overwrite_seen > 0) FROM outcomes o
 		JOIN objects b USING (object_id) WHERE o.event_id = $1`, old[0])
 	equal(t, "", []string{"ambiguous false true"}, got)
-}
-
-func TestRedact_statementsOfTables_fitTheSchema(t *testing.T) {
-	t.Parallel()
-	testkit.PrepareStatements(t, redaction.TableStatements())
 }

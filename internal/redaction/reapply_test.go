@@ -166,9 +166,7 @@ func TestRedact_deletionWithoutState_staysDeletedInRebuild(t *testing.T) {
 		}
 		b.run(t, redaction.Params{Events: []int64{id}})
 		b.rebuild(t, 900)
-		if got := b.rows(t, `SELECT (deleted)::text FROM staged_objects`); !slices.Equal(got, []string{"true"}) {
-			t.Errorf("after a rebuild: deleted %v", got)
-		}
+		equal(t, "deleted after a rebuild", []string{"true"}, b.rows(t, `SELECT (deleted)::text FROM staged_objects`))
 	}
 }
 
@@ -186,9 +184,7 @@ func TestReapplySameVersion_keepsOtherEventsOfTheVersion(t *testing.T) {
 		apply.Target{Run: 900, Staging: &apply.Staging{Table: versioning.Staged}}, b.storedRow(t), false)))
 	must(t, errOf(b.proc.Reduce(t.Context(), []int64{other, redacted})))
 	b.run(t, redaction.Params{Events: []int64{redacted}})
-	if got := b.state(t, "tied"); got != "tied@else.org" {
-		t.Errorf("the mirror has %s", got)
-	}
+	b.wantStates(t, map[string]string{"tied": "tied@else.org"})
 	b.wantSameStaged(t)
 	b.exec(t, `UPDATE runs SET status = 'cancelled', ended_at = now() WHERE job = 'rebuild'`)
 	b.exec(t, `TRUNCATE staged_objects`) // the log is dropped up to here
@@ -205,7 +201,7 @@ func TestRedact_openRebuildTransaction_isSeenOrWaitedFor(t *testing.T) {
 	var once sync.Once
 	check := func(context.Context, pgx.Tx) error {
 		once.Do(func() {
-			b.run(t, redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}})
+			b.run(t, redaction.Params{Objects: []redaction.Object{b.thing("hers")}})
 		})
 		return nil
 	}
@@ -245,19 +241,15 @@ func TestRedact_conflictStoredMeanwhile_isCleared(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.event(t, "hers", 1, email)
-	tx, err := b.db.Role(t, "gateway").Begin(t.Context())
-	must(t, err)
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	execSQL(t, tx, `INSERT INTO event_conflicts (source, event, event_id, event_type, account, fingerprint, received_at,
-		headers, verification, body)
+	tx := holdTx(t, b.db.Role(t, "gateway"), `INSERT INTO event_conflicts (source, event, event_id, event_type,
+		account, fingerprint, received_at, headers, verification, body)
 		VALUES ($1, $2, 'k1', 'thing', '', '\x00', now(), '{}', '{}', $3)`, b.source, id, []byte(email))
 	b.request(t, redaction.Params{Events: []int64{id}})
 	h, redacted := b.executeInBackground(t, b.proc)
 	b.waitForLock(t, "redact_events")
 	must(t, errors.Join(tx.Commit(t.Context()), <-redacted))
-	if left := b.tablesWith(t, "lovelace"); len(left) > 0 || h.Counts[redaction.CountConflicts] != 1 {
-		t.Errorf("left in %v, %v", left, h.Counts)
-	}
+	b.wantGone(t, "lovelace")
+	wantCounts(t, h, map[string]int64{redaction.CountConflicts: 1})
 }
 
 // The data of an object in the ledger of effects is cleared with its events, also where a summary
@@ -296,9 +288,7 @@ SELECT source, account, object_type, object_id, state, false, true, exact_hash, 
 	equal(t, "", want, b.rows(t, `SELECT rtrim(key || ' ' || state || ' ' || reason) FROM effects ORDER BY key`))
 	b.wantText(t, "4",
 		`SELECT count(*)::text FROM effect_steps WHERE request IS NOT NULL AND captured <> '{}' AND error <> ''`)
-	if held := b.rows(t, `SELECT object_id FROM effect_baselines`); len(held) != 1 || held[0] != "other" {
-		t.Errorf("baselines %q", held)
-	}
+	equal(t, "baselines", []string{"other"}, b.rows(t, `SELECT object_id FROM effect_baselines`))
 }
 
 // If a process leases and sends an effect while a redaction waits for it, its result is cleared
@@ -352,8 +342,6 @@ func TestRedact_rejectionReprocessedMeanwhile_isFound(t *testing.T) {
 		if left := b.tablesWith(t, email); slices.Contains(left, "objects") != until {
 			t.Errorf("until a request %t: left in %v", until, left)
 		}
-		if b.state(t, "hers") != "nothing" {
-			t.Error("the older data is not cleared")
-		}
+		b.wantStates(t, map[string]string{"hers": "nothing"})
 	}
 }

@@ -2,7 +2,6 @@ package redaction_test
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -82,14 +81,9 @@ func TestRedact_value_isRemovedFromAllTables(t *testing.T) {
 	equal(t, "of others", before, b.rows(t, others))
 	equal(t, "differences", []string{"only in the API, 1 more"},
 		b.rows(t, `SELECT object_id || ', ' || more_fields || ' more' FROM drifts`))
-	if b.state(t, "hers") != "nothing" || b.state(t, "tied") != "tied@else.org" ||
-		b.state(t, "other") != "somebody@else.org" {
-		t.Errorf("hers %s, tied %s", b.state(t, "hers"), b.state(t, "tied"))
-	}
-	if h.Counts[redaction.CountEvents] != int64(len(ids)) || h.Counts[redaction.CountConflicts] != 2 ||
-		h.Counts[redaction.CountRejections] != 2 {
-		t.Errorf("%v, want %d events", h.Counts, len(ids))
-	}
+	b.wantStates(t, map[string]string{"hers": "nothing", "tied": "tied@else.org", "other": "somebody@else.org"})
+	wantCounts(t, h, map[string]int64{redaction.CountEvents: int64(len(ids)), redaction.CountConflicts: 2,
+		redaction.CountRejections: 2})
 	audit := b.rows(t, `SELECT actor || ', ' || reason || ', ' || events || ', ' || (ended_at IS NOT NULL) || ', ' ||
 		(params ? 'finds') FROM redactions`)
 	equal(t, "", []string{fmt.Sprintf("me, she asked for it, %d, true, false", len(ids))}, audit)
@@ -122,13 +116,9 @@ func (b *fixture) checkAfterwards(t *testing.T) {
 		t.Errorf("delivered again, it is in %v", left)
 	}
 	b.event(t, "hers", 15, "stale@else.org")
-	if b.state(t, "hers") != "nothing" {
-		t.Error("an older state came back")
-	}
+	b.wantStates(t, map[string]string{"hers": "nothing"})
 	b.event(t, "hers", 30, "new@else.org")
-	if b.state(t, "hers") != "new@else.org" {
-		t.Error("a newer event is not applied")
-	}
+	b.wantStates(t, map[string]string{"hers": "new@else.org"})
 }
 
 // An event is cleared with its whole delivery, an object with all events about it, whatever its
@@ -145,12 +135,8 @@ func TestRedact_eventsAndObjects_clearWholeDeliveries(t *testing.T) {
 	if preview := b.wantPreview(t, params, 3, 1); !preview.WholeDeliveries {
 		t.Errorf("%+v", preview)
 	}
-	if h := b.run(t, params); h.Counts[redaction.CountEvents] != 3 || b.state(t, "hers") != "nothing" {
-		t.Errorf("%v", h.Counts)
-	}
-	if h := b.run(t, params); h.Counts[redaction.CountEvents] != 0 || h.Counts[redaction.CountObjects] != 0 {
-		t.Errorf("done again: %v", h.Counts)
-	}
+	b.runWant(t, params, 3)
+	wantCounts(t, b.run(t, params), map[string]int64{redaction.CountEvents: 0, redaction.CountObjects: 0})
 	older := redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "older"},
 		{Source: b.source, Type: "thing", ID: "late"}}}
 	if h := b.run(t, older); h.Counts[redaction.CountEvents] != 5 || b.state(t, "older") != "nothing" {
@@ -170,7 +156,7 @@ func TestRedact_repeatedExecution_keepsNewerEvents(t *testing.T) {
 	b := setup(t)
 	storeMentions(t, b)
 	params := b.byEmail(t, email)
-	params.Objects = []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}
+	params.Objects = []redaction.Object{b.thing("hers")}
 	run := b.request(t, params)
 	first := b.execute(t)
 	later := b.event(t, "hers", 40, "new@else.org")
@@ -301,15 +287,11 @@ func TestMatches_pathsAndValues(t *testing.T) {
 func TestExecute_unreadableParams_fail(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if h := b.run(t, b.byEmail(t, "nobody@else.org")); h.Counts[redaction.CountEvents] != 0 ||
-		len(b.rows(t, `SELECT actor FROM redactions`)) != 1 {
-		t.Errorf("%v", h.Counts)
-	}
+	b.runWant(t, b.byEmail(t, "nobody@else.org"), 0)
+	b.db.WantRows(t, 1, "redactions")
 	must(t, errOf(runs.Create(t.Context(), b.operator,
 		runs.Request{Job: redaction.Job, Params: map[string]any{"everything": true}})))
-	h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
-	if _, err := (&redaction.Runner{Pool: b.pool, Applier: b.proc}).Execute(t.Context(), h,
-		slog.Default()); err == nil {
+	if _, _, err := b.tryExecute(t, nil); err == nil {
 		t.Error("parameters of a later release are executed")
 	}
 }
@@ -326,10 +308,8 @@ func TestRedactEvents_oddNamesAndArguments_clearNothingElse(t *testing.T) {
 	h := b.run(t, redaction.Params{Source: b.source, Matchers: []redaction.ValueMatcher{find},
 		Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: odd},
 			{Source: b.source, Type: odd, Account: odd, ID: odd}}})
-	if h.Counts[redaction.CountEvents] != 1 || b.state(t, odd) != "nothing" ||
-		b.state(t, "kept") != "somebody@else.org" {
-		t.Errorf("%v, %s", h.Counts, b.state(t, "kept"))
-	}
+	wantCounts(t, h, map[string]int64{redaction.CountEvents: 1})
+	b.wantStates(t, map[string]string{odd: "nothing", "kept": "somebody@else.org"})
 	b.request(t, redaction.Params{})
 	running := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
 	const call = `SELECT redact_events($1, `
@@ -345,10 +325,8 @@ func TestRedactEvents_oddNamesAndArguments_clearNothingElse(t *testing.T) {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
-	if b.state(t, "kept") != "somebody@else.org" ||
-		b.rows(t, `SELECT count(*)::text FROM events WHERE body IS NULL`)[0] != "1" {
-		t.Errorf("kept is %s", b.state(t, "kept"))
-	}
+	b.wantStates(t, map[string]string{"kept": "somebody@else.org"})
+	b.db.WantRows(t, 1, "events WHERE body IS NULL")
 }
 
 // After a run, however it ended, not even the digests of the values remain.
@@ -397,11 +375,8 @@ func TestRedact_objectsOfDroppedEvents_areFoundByState(t *testing.T) {
 			params = redaction.Params{Source: b.source, Matchers: []redaction.ValueMatcher{f}}
 		}
 		b.wantPreview(t, params, 0, 2)
-		if h := b.run(t, params); h.Counts[redaction.CountObjects] != 2 {
-			t.Errorf("%v", h.Counts)
-		}
-		if left := b.tablesWith(t, "lovelace"); len(left) > 0 || b.state(t, "other") != "somebody@else.org" {
-			t.Errorf("remaining in %v, other is %s", left, b.state(t, "other"))
-		}
+		wantCounts(t, b.run(t, params), map[string]int64{redaction.CountObjects: 2})
+		b.wantGone(t, "lovelace")
+		b.wantStates(t, map[string]string{"other": "somebody@else.org"})
 	}
 }

@@ -68,10 +68,7 @@ func TestBuildPreview_unreadableBodies_areCounted(t *testing.T) {
 		t.Errorf("%+v", preview)
 	}
 	h := b.run(t, params)
-	if h.Counts[redaction.CountEvents] != 1 || h.Counts[redaction.CountUnread] != 2 ||
-		h.Counts[redaction.CountRejections] != 1 {
-		t.Errorf("%v", h.Counts)
-	}
+	wantCounts(t, h, map[string]int64{redaction.CountEvents: 1, redaction.CountUnread: 2, redaction.CountRejections: 1})
 	b.wantGone(t, "lovelace")
 }
 
@@ -104,8 +101,8 @@ func TestBuildPreview_missingObjects_areNotCounted(t *testing.T) {
 		params          redaction.Params
 		events, objects int64
 	}{
-		{redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "hers"}}}, 1, 1},
-		{redaction.Params{Objects: []redaction.Object{{Source: b.source, Type: "thing", ID: "Hers"}}}, 0, 0},
+		{redaction.Params{Objects: []redaction.Object{b.thing("hers")}}, 1, 1},
+		{redaction.Params{Objects: []redaction.Object{b.thing("Hers")}}, 0, 0},
 		{redaction.Params{Objects: []redaction.Object{{Source: b.source, Account: "another", Type: "thing",
 			ID: "hers"}}}, 0, 0},
 		{redaction.Params{Events: []int64{id}}, 1, 1},
@@ -168,7 +165,5 @@ func TestRedact_refetchedObject_isCleared(t *testing.T) {
 	if got := states(); got[0] != "nothing" || got[1] != "other@else.org" {
 		t.Errorf("%q", got)
 	}
-	if n := b.rows(t, `SELECT count(*)::text FROM events WHERE body IS NULL`); n[0] != "1" {
-		t.Errorf("%s events were cleared", n[0])
-	}
+	b.db.WantRows(t, 1, "events WHERE body IS NULL")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
@@ -108,6 +109,11 @@ func (b *fixture) wantPreview(t *testing.T, o redaction.Params, events, objects 
 	return p
 }
 
+// thing selects an object of the simulated source for a redaction.
+func (b *fixture) thing(id string) redaction.Object {
+	return redaction.Object{Source: b.source, Type: "thing", ID: id}
+}
+
 // event stores one event and applies it.
 func (b *fixture) event(t *testing.T, object string, at int64, address string) int64 {
 	t.Helper()
@@ -165,12 +171,20 @@ func (b *fixture) request(t *testing.T, o redaction.Params) int64 {
 
 func (b *fixture) execute(t *testing.T) *runs.Lease {
 	t.Helper()
-	h := leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
-	if status, err := (&redaction.Runner{Pool: b.pool, Applier: b.proc}).Execute(t.Context(), h,
-		slog.New(slog.DiscardHandler)); err != nil || status != runs.Running {
+	h, status, err := b.tryExecute(t, nil)
+	if err != nil || status != runs.Running {
 		t.Fatalf("%s, %v", status, err)
 	}
 	return h
+}
+
+// tryExecute executes the open run. It returns the result, which may be an error.
+func (b *fixture) tryExecute(t *testing.T, conn *stream.Conn) (h *runs.Lease, status runs.Status, err error) {
+	t.Helper()
+	h = leaseRun(t, b.pool, "test", time.Minute, redaction.Job)
+	status, err = (&redaction.Runner{Pool: b.pool, Applier: b.proc, Conn: conn}).Execute(t.Context(), h,
+		slog.New(slog.DiscardHandler))
+	return h, status, err
 }
 
 // run executes a redaction and returns the run.
@@ -203,6 +217,44 @@ func (b *fixture) wantGone(t *testing.T, text string) {
 	t.Helper()
 	if left := b.tablesWith(t, text); len(left) > 0 {
 		t.Errorf("%s remains in %v", text, left)
+	}
+}
+
+// wantBodies checks which events still have a body.
+func (b *fixture) wantBodies(t *testing.T, want ...int64) {
+	t.Helper()
+	var ids []string
+	for _, id := range want {
+		ids = append(ids, fmt.Sprint(id))
+	}
+	equal(t, "events with a body", ids, b.rows(t, `SELECT id::text FROM events WHERE body IS NOT NULL ORDER BY id`))
+}
+
+// wantCounts checks some counts of a run.
+func wantCounts(t *testing.T, h *runs.Lease, want map[string]int64) {
+	t.Helper()
+	for name, n := range want {
+		if h.Counts[name] != n {
+			t.Errorf("%s: %d, want %d", name, h.Counts[name], n)
+		}
+	}
+}
+
+// runWant executes a redaction and checks how many events it clears.
+func (b *fixture) runWant(t *testing.T, o redaction.Params, events int64) *runs.Lease {
+	t.Helper()
+	h := b.run(t, o)
+	wantCounts(t, h, map[string]int64{redaction.CountEvents: events})
+	return h
+}
+
+// wantStates checks the addresses in the states of some objects.
+func (b *fixture) wantStates(t *testing.T, want map[string]string) {
+	t.Helper()
+	for object, address := range want {
+		if got := b.state(t, object); got != address {
+			t.Errorf("%s has %s, want %s", object, got, address)
+		}
 	}
 }
 

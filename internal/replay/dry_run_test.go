@@ -84,7 +84,7 @@ func TestDryRun_anyMirror_predictsTheRun(t *testing.T) {
 	must(t, dryRun.Differences(100, func(d apply.Difference) error { differences[d.ObjectID] = d; return nil }))
 	equal(t, "a dry run wrote", rows, b.allRows(t))
 	b.start(t, "one", sim.Provider{}, 170)
-	ended := b.awaitRun(t, b.request(t, replay.Params{}), done)
+	ended := b.replay(t, replay.Params{})
 	equal(t, "counts", ended.Counts, counts)
 	after := b.objects(t)
 	for id, now := range after {

@@ -29,11 +29,10 @@ import (
 // logNotApplied is a log whose events were not applied.
 func logNotApplied(t *testing.T) *testBundle {
 	t.Helper()
-	l := applied.New(t)
-	b := &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source}
+	b := newLog(t)
 	h := sim.Generate(rand.New(rand.NewPCG(41, 1)), sim.Options{Objects: 8, Changes: 8, Contents: 4, Unit: 3, Gap: 4,
 		ChangeSets: 70, DuplicateEvents: 20, Deletes: 15})
-	b.ids = l.Append(t, l.Source, h.Events)
+	b.ids = b.log.Append(t, b.source, h.Events)
 	return b
 }
 
@@ -47,13 +46,18 @@ func (b *testBundle) applierWithRule(t *testing.T, p provider.Provider) *apply.A
 // applierWithKey is applierWithRule with another key.
 func (b *testBundle) applierWithKey(t *testing.T, p provider.Provider, template string) *apply.Applier {
 	t.Helper()
-	key, err := rules.CompileText(template, rules.Scope{Change: true})
-	must(t, err)
 	proc := b.applier(t, p)
-	proc.ReplaceRules(effects.NewRules([]*rules.Rule{{Name: "every", Source: applied.SourceName, Type: "thing",
-		Key: key, Version: 1, Approval: rules.ApproveOnReplay,
-		Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}}))
+	proc.ReplaceRules(effects.NewRules([]*rules.Rule{ruleWithKey(t, template, rules.Scope{Change: true})}))
 	return proc
+}
+
+// ruleWithKey is a rule about changes or events. Its effects of a run need an approval.
+func ruleWithKey(t *testing.T, template string, about rules.Scope) *rules.Rule {
+	t.Helper()
+	key, err := rules.CompileText(template, about)
+	must(t, err)
+	return &rules.Rule{Name: "every", Source: applied.SourceName, Type: "thing", Key: key, Version: 1,
+		Approval: rules.ApproveOnReplay, Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}
 }
 
 func (b *testBundle) startWithRule(t *testing.T, id string, p provider.Provider) (stop func()) {
@@ -91,7 +95,7 @@ func TestReplay_newChanges_planEffectsByMode(t *testing.T) {
 				t.Fatalf("%d of %d effects before: the test tries nothing", len(before), len(all))
 			}
 			b.startWithRule(t, "one", sim.Provider{})
-			run := b.awaitRun(t, b.request(t, replay.Params{Mode: mode}), done).ID
+			run := b.replay(t, replay.Params{Mode: mode}).ID
 			want := before
 			if planned {
 				want = all
@@ -115,10 +119,10 @@ func TestRetry_ofReplay_hasItsMode(t *testing.T) {
 		b := logNotApplied(t)
 		b.log.Settings.BackOff = []time.Duration{time.Hour}
 		stop := b.startWithRule(t, "broken", failingProvider{})
-		run := b.awaitRun(t, b.request(t, replay.Params{Mode: mode}), done).ID
+		run := b.replay(t, replay.Params{Mode: mode}).ID
 		stop()
 		b.startWithRule(t, "repaired", sim.Provider{})
-		retried := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Run: run}}), done)
+		retried := b.retry(t, apply.Unfinished{Run: run})
 		if n := retried.Counts[replay.Processed]; n != int64(len(b.ids)) {
 			t.Fatalf("mode %s: %d of %d events retried", mode, n, len(b.ids))
 		}
@@ -140,21 +144,15 @@ func TestReplay_ruleFailedBefore_plansNothingNew(t *testing.T) {
 	half := len(b.ids) / 2
 	applied.Apply(t, b.applierWithKey(t, nil, "{{ object.id }}:{{ new.misspelt }}"), events.LiveRun, b.ids[:half])
 	const states = `SELECT DISTINCT state FROM effects ORDER BY 1`
-	if got := b.rows(t, states); !cmp.Equal(got, []string{"needs_review"}) {
-		t.Fatal(got)
-	}
+	equal(t, "states", []string{"needs_review"}, b.rows(t, states))
 	b.db.Exec(t, `UPDATE effects SET state = 'rejected'`)
 	b.startWithRule(t, "repaired", sim.Provider{})
 	for _, mode := range []replay.Mode{replay.Missing, replay.Force} {
-		b.awaitRun(t, b.request(t, replay.Params{Mode: mode, Filter: events.Filter{IDs: b.ids[:half]}}), done)
+		b.replay(t, replay.Params{Mode: mode, Filter: events.Filter{IDs: b.ids[:half]}})
 	}
-	if got := b.rows(t, states); !cmp.Equal(got, []string{"rejected"}) {
-		t.Errorf("after replays: %v", got)
-	}
+	equal(t, "states after replays", []string{"rejected"}, b.rows(t, states))
 	applied.Apply(t, b.applierWithRule(t, nil), events.LiveRun, b.ids)
-	if got := b.rows(t, states); !cmp.Equal(got, []string{"planned", "rejected"}) {
-		t.Errorf("after further changes: %v", got)
-	}
+	equal(t, "states after further changes", []string{"planned", "rejected"}, b.rows(t, states))
 }
 
 // In mode missing, a rule about events is evaluated only for events that had no live outcome, even
@@ -178,7 +176,7 @@ func TestReplay_rulesOnEvents_planByMode(t *testing.T) {
 			applied.Apply(t, p, events.LiveRun, b.ids[third:2*third])
 			b.startRunner(t, "one", &replay.Runner{Pool: b.pool, Applier: p, Chunk: 20})
 			for range 2 {
-				b.awaitRun(t, b.request(t, replay.Params{Mode: mode}), done)
+				b.replay(t, replay.Params{Mode: mode})
 			}
 			got := b.rows(t, `SELECT CASE run WHEN 0 THEN 'live' ELSE 'run' END || ' ' || state || ' ' || count(*)
 				FROM effects GROUP BY run, state ORDER BY run`)
@@ -190,11 +188,9 @@ func TestReplay_rulesOnEvents_planByMode(t *testing.T) {
 // rulesOnEvents has a rule that plans an effect for each event. Effects of a run need an approval.
 func rulesOnEvents(t *testing.T) *effects.Rules {
 	t.Helper()
-	key, err := rules.CompileText("{{ event.key }}:{{ event.id }}", rules.Scope{Event: true})
-	must(t, err)
-	return effects.NewRules([]*rules.Rule{{Name: "told", Source: applied.SourceName, Type: "thing", On: rules.OnEvent,
-		Key: key, Version: 1, Approval: rules.ApproveOnReplay,
-		Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}})
+	rule := ruleWithKey(t, "{{ event.key }}:{{ event.id }}", rules.Scope{Event: true})
+	rule.On = rules.OnEvent
+	return effects.NewRules([]*rules.Rule{rule})
 }
 
 // Events that a replay in mode state applied first have no effects of rules about events later,
@@ -212,7 +208,7 @@ func TestReplay_modeState_planNoEffectsLater(t *testing.T) {
 			p := b.applier(t, nil)
 			p.ReplaceRules(about)
 			b.startRunner(t, "one", &replay.Runner{Pool: b.pool, Applier: p, Chunk: 20})
-			run := b.awaitRun(t, b.request(t, replay.Params{Mode: replay.State}), done).ID
+			run := b.replay(t, replay.Params{Mode: replay.State}).ID
 			want := 0
 			if c.rebuilt {
 				want = len(b.ids)
@@ -221,7 +217,7 @@ func TestReplay_modeState_planNoEffectsLater(t *testing.T) {
 			if c.live {
 				applied.Apply(t, p, events.LiveRun, b.ids)
 			} else {
-				b.awaitRun(t, b.request(t, replay.Params{Mode: replay.Missing}), done)
+				b.replay(t, replay.Params{Mode: replay.Missing})
 			}
 			if n := len(b.effectKeys(t)); n != want {
 				t.Errorf("%d of %d events have effects, want %d", n, len(b.ids), want)
@@ -258,10 +254,10 @@ func TestReplay_modeForce_plansEffectsAgain(t *testing.T) {
 	}
 	b.startWithRule(t, "one", sim.Provider{})
 	for _, mode := range []replay.Mode{replay.State, replay.Missing} {
-		b.awaitRun(t, b.request(t, replay.Params{Mode: mode, Filter: half}), done)
+		b.replay(t, replay.Params{Mode: mode, Filter: half})
 	}
 	for range 2 {
-		run := b.awaitRun(t, b.request(t, *params), done)
+		run := b.replay(t, *params)
 		equal(t, "-want +got", want,
 			b.rows(t, `SELECT concat_ws(' ', key, rule_version, event_id, template_data, destination) FROM effects
 				WHERE forced = $1 AND run = $1 AND state = 'awaiting_approval' ORDER BY key`, run.ID))
@@ -283,11 +279,7 @@ func TestReplay_modeForceKilled_plansEffectsOnce(t *testing.T) {
 	run := b.request(t, replay.Params{Mode: replay.Force})
 	for killed := range 2 {
 		h := b.takeBriefly(t, replay.Job)
-		runner := &replay.Runner{Pool: b.pool, Applier: b.applierWithRule(t, nil), Chunk: 7}
-		if status, err := runner.Execute(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil ||
-			status != runs.Running {
-			t.Fatal(status, err)
-		}
+		execute(t, &replay.Runner{Pool: b.pool, Applier: b.applierWithRule(t, nil), Chunk: 7}, h)
 		r, err := runs.Show(t.Context(), b.operator, run)
 		if err != nil || r.Counts[replay.EffectsReplanned] != int64(all) {
 			t.Errorf("%d: %v, %v; want %d", killed, r.Counts, err, all)
@@ -297,10 +289,8 @@ func TestReplay_modeForceKilled_plansEffectsOnce(t *testing.T) {
 		b.db.Exec(t, `UPDATE runs SET counts = '{}', bound = NULL WHERE run = $1`, run)
 		b.db.Exec(t, `UPDATE effects SET state = 'done', due = NULL WHERE forced = $1 AND event_id % 2 = 0`, run)
 	}
-	if got := b.rows(t, `SELECT count(*)::text FROM effects GROUP BY forced ORDER BY forced`); !cmp.Equal(got,
-		[]string{fmt.Sprint(all), fmt.Sprint(all)}) {
-		t.Errorf("%v, want %d of each", got, all)
-	}
+	equal(t, "effects of each kind", []string{fmt.Sprint(all), fmt.Sprint(all)},
+		b.rows(t, `SELECT count(*)::text FROM effects GROUP BY forced ORDER BY forced`))
 }
 
 // While a run plans effects of superseding rules again, other transactions cannot change the
@@ -308,12 +298,9 @@ func TestReplay_modeForceKilled_plansEffectsOnce(t *testing.T) {
 func TestReplay_modeForce_blocksChanges(t *testing.T) {
 	t.Parallel()
 	b := logNotApplied(t)
-	key, err := rules.CompileText("{{ object.id }}:{{ event.key }}", rules.Scope{Change: true})
-	must(t, err)
-	p := b.applier(t, nil)
-	p.ReplaceRules(effects.NewRules([]*rules.Rule{{Name: "every", Source: applied.SourceName, Type: "thing", Key: key,
-		Version: 1, Approval: rules.ApproveNone, Supersede: true,
-		Steps: []rules.Step{{Name: "tell", Destination: "nowhere"}}}}))
+	p, rule := b.applier(t, nil), ruleWithKey(t, "{{ object.id }}:{{ event.key }}", rules.Scope{Change: true})
+	rule.Approval, rule.Supersede = rules.ApproveNone, true
+	p.ReplaceRules(effects.NewRules([]*rules.Rule{rule}))
 	applied.Apply(t, p, events.LiveRun, b.ids)
 	b.db.Exec(t, `UPDATE effects SET state = 'done', due = NULL, updated_at = clock_now() - interval '1 min'
 		WHERE state = 'planned'`)
@@ -324,25 +311,16 @@ func TestReplay_modeForce_blocksChanges(t *testing.T) {
 		&of.Source, &of.Account, &of.Type, &of.ID, &objects))
 	run := b.request(t, replay.Params{Mode: replay.Force})
 	h := b.awaitRunFor(t, replay.Job, time.Minute)
-	writing, err := b.db.Pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = writing.Rollback(context.Background()) }()
 	// the run waits where it inserts
-	testkit.ExecSQL(t, writing, `LOCK TABLE effects IN EXCLUSIVE MODE`)
+	writing := testkit.OpenTx(t, b.db.Pool, `LOCK TABLE effects IN EXCLUSIVE MODE`)
 	executed := make(chan error, 1)
 	go func() {
 		_, err := (&replay.Runner{Pool: b.pool, Applier: p, Chunk: replay.DefaultChunk}).Execute(t.Context(), h,
 			slog.New(slog.DiscardHandler))
 		executed <- err
 	}()
-	testkit.Eventually(t, time.Minute, func() error {
-		n := b.rows(t, `SELECT count(*)::text FROM pg_locks WHERE NOT granted AND relation = 'effects'::regclass`)[0]
-		if n != "1" {
-			return fmt.Errorf("%s sessions wait to insert effects", n)
-		}
-		return nil
-	})
-	err = postgres.InTx(t.Context(), b.pool, "change", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
+	b.log.AwaitAtLeast(t, 1, `SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'effects'::regclass`)
+	err := postgres.InTx(t.Context(), b.pool, "change", time.Minute, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '1ms'`); err != nil {
 			return err
 		}

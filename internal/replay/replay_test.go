@@ -3,6 +3,7 @@ package replay_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"strings"
@@ -37,6 +38,12 @@ type testBundle struct {
 	ids            []int64
 }
 
+func newLog(t *testing.T) *testBundle {
+	t.Helper()
+	l := applied.New(t)
+	return &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source}
+}
+
 func setup(t *testing.T, seed uint64, objects int) *testBundle {
 	t.Helper()
 	return setupOf(t, seed, sim.Options{Objects: objects, Changes: 12, Contents: 4, Unit: 3, Gap: 4, ChangeSets: 70,
@@ -45,15 +52,14 @@ func setup(t *testing.T, seed uint64, objects int) *testBundle {
 
 func setupOf(t *testing.T, seed uint64, like sim.Options) *testBundle {
 	t.Helper()
-	l := applied.New(t)
-	l.Settings.BackOff = []time.Duration{time.Hour}
-	b := &testBundle{log: l, db: l.DB, pool: l.Pool, operator: l.OperatorPool, source: l.Source}
+	b := newLog(t)
+	b.log.Settings.BackOff = []time.Duration{time.Hour}
 	h := sim.Generate(rand.New(rand.NewPCG(seed, 1)), like)
 	rand.New(rand.NewPCG(seed, 3)).Shuffle(len(h.Events), func(i, j int) {
 		h.Events[i], h.Events[j] = h.Events[j], h.Events[i]
 	})
-	b.ids = l.Append(t, l.Source, h.Events)
-	applied.Apply(t, l.Applier(t, nil), events.LiveRun, b.ids)
+	b.ids = b.log.Append(t, b.source, h.Events)
+	applied.Apply(t, b.applier(t, nil), events.LiveRun, b.ids)
 	return b
 }
 
@@ -88,6 +94,26 @@ func (b *testBundle) awaitRun(t *testing.T, run int64, isReached func(*runs.Run)
 }
 
 func done(r *runs.Run) bool { return r.Status == runs.Done }
+
+// replay requests a replay and waits until it is done.
+func (b *testBundle) replay(t *testing.T, o replay.Params) *runs.Run {
+	t.Helper()
+	return b.awaitRun(t, b.request(t, o), done)
+}
+
+// retry requests a retry of unfinished events and waits until it is done.
+func (b *testBundle) retry(t *testing.T, u apply.Unfinished) *runs.Run {
+	t.Helper()
+	return b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: u}), done)
+}
+
+// execute executes a leased replay to its end.
+func execute(t *testing.T, r *replay.Runner, h *runs.Lease) {
+	t.Helper()
+	if status, err := r.Execute(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil || status != runs.Running {
+		t.Fatal(status, err)
+	}
+}
 
 // mirror returns every object as it is stored, with the time of its last write.
 func (b *testBundle) mirror(t *testing.T) []string {
@@ -128,7 +154,7 @@ func TestReplay_lostObjects_areRepaired(t *testing.T) {
 		t.Fatal("nothing was lost")
 	}
 	b.start(t, "one", sim.Provider{}, 50)
-	ended := b.awaitRun(t, b.request(t, replay.Params{}), done)
+	ended := b.replay(t, replay.Params{})
 	b.checkCounts(t, ended, len(b.ids))
 	if diff := cmp.Diff(before, b.rows(t, shown)); diff != "" || ended.Counts["applied"] == 0 {
 		t.Errorf("%v: %s", ended.Counts, diff)
@@ -168,8 +194,8 @@ func TestReplay_rate_isNotExceeded(t *testing.T) {
 	b := setup(t, 3, 10)
 	b.start(t, "one", sim.Provider{}, 1000)
 	const rate = 60
-	ended := b.awaitRun(t, b.request(t, replay.Params{Rate: rate, Filter: events.Filter{IDs: b.ids[:min(len(b.ids),
-		2*rate)]}}), done)
+	ended := b.replay(t, replay.Params{Rate: rate, Filter: events.Filter{IDs: b.ids[:min(len(b.ids),
+		2*rate)]}})
 	took := ended.EndedAt.Sub(ended.StartedAt.Time)
 	if least := time.Duration(float64(ended.Counts[replay.Processed])/rate*float64(time.Second)) - 100*
 		time.Millisecond; took < least {
@@ -192,7 +218,7 @@ func TestReplay_eventFails_keepsLiveOutcome(t *testing.T) {
 	b := setup(t, 5, 10)
 	live := b.rows(t, `SELECT to_jsonb(o)::text FROM outcomes o WHERE run = 0 ORDER BY event_id`)
 	b.start(t, "one", failingProvider{}, 100)
-	ended := b.awaitRun(t, b.request(t, replay.Params{}), done)
+	ended := b.replay(t, replay.Params{})
 	b.checkCounts(t, ended, len(b.ids))
 	if int(ended.Counts["failed"]) != len(b.ids) {
 		t.Error(ended.Counts)
@@ -204,15 +230,15 @@ func TestReplay_eventFails_keepsLiveOutcome(t *testing.T) {
 func TestReplay_unreadableParams_fails(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 6, 2)
-	run, err := runs.Create(t.Context(), b.operator,
-		runs.Request{Job: replay.Job, Params: map[string]string{"rate": "fast"}})
-	must(t, err)
-	later, err := runs.Create(t.Context(), b.operator,
-		runs.Request{Job: replay.Job, Params: map[string]any{"dry_run": true}})
-	must(t, err)
+	var unreadable []int64
+	for _, params := range []map[string]any{{"rate": "fast"}, {"dry_run": true}} {
+		run, err := runs.Create(t.Context(), b.operator, runs.Request{Job: replay.Job, Params: params})
+		must(t, err)
+		unreadable = append(unreadable, run)
+	}
 	b.start(t, "one", sim.Provider{}, 100)
-	b.awaitRun(t, b.request(t, replay.Params{}), done)
-	for _, run := range []int64{run, later} {
+	b.replay(t, replay.Params{})
+	for _, run := range unreadable {
 		if r := b.awaitRun(t, run, func(r *runs.Run) bool { return r.Status.Ended() }); r.Status != runs.Failed ||
 			r.Detail == "" || len(r.Counts) > 0 {
 			t.Errorf("%+v", r)
@@ -229,7 +255,7 @@ func TestReplay_olderRule_updatesRuleVersion(t *testing.T) {
 	before := b.rows(t, shown)
 	b.db.Exec(t, `UPDATE objects SET rule_version = 0`)
 	b.start(t, "one", sim.Provider{}, 100)
-	b.awaitRun(t, b.request(t, replay.Params{}), done)
+	b.replay(t, replay.Params{})
 	equal(t, "", before, b.rows(t, shown))
 }
 
@@ -250,13 +276,13 @@ func TestReplay_sourceNotConfigured_fails(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	all := b.awaitRun(t, b.request(t, replay.Params{}), done)
+	all := b.replay(t, replay.Params{})
 	if int(all.Counts["failed"]) != len(b.ids) {
 		t.Errorf("%+v", all)
 	}
 	p.Replace(map[string]apply.Source{"sim": {Number: b.source, Config: &provider.Source{Name: "sim"},
 		Provider: sim.Provider{}}})
-	again := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Run: all.ID}}), done)
+	again := b.retry(t, apply.Unfinished{Run: all.ID})
 	if again.Counts["failed"] != 0 || int(again.Counts[replay.Processed]) != len(b.ids) {
 		t.Errorf("%+v", again)
 	}

@@ -3,7 +3,6 @@ package replay_test
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -51,13 +50,13 @@ func TestRetry_oneEvent_leavesOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 31, 20)
 	stop := b.start(t, "broken", failingProvider{}, 100)
-	run := b.awaitRun(t, b.request(t, replay.Params{}), done).ID
+	run := b.replay(t, replay.Params{}).ID
 	stop()
 	b.start(t, "repaired", sim.Provider{}, 100)
 	one := b.ids[36]
 	others := b.rows(t, fmt.Sprintf(otherOutcomesSQL, run, one))
-	r := b.awaitRun(t, b.requestRetry(t,
-		replay.RetryParams{Unfinished: apply.Unfinished{Run: run, Filter: events.Filter{IDs: []int64{one}}}}), done)
+	selected := apply.Unfinished{Run: run, Filter: events.Filter{IDs: []int64{one}}}
+	r := b.retry(t, selected)
 	if r.Counts["failed"] != 0 || r.Counts[replay.Processed] != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -66,8 +65,7 @@ func TestRetry_oneEvent_leavesOthers(t *testing.T) {
 		one); len(got) != 1 || strings.HasSuffix(got[0], "failed") {
 		t.Error(got)
 	}
-	if again := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Run: run,
-		Filter: events.Filter{IDs: []int64{one}}}}), done); len(again.Counts) != 0 {
+	if again := b.retry(t, selected); len(again.Counts) != 0 {
 		t.Errorf("%+v", again)
 	}
 }
@@ -112,8 +110,7 @@ func TestRetry_filters_selectOutcomes(t *testing.T) {
 			t.Errorf("%+v: %d events, want %d", c.u, got, c.want)
 		}
 	}
-	r := b.awaitRun(t, b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Status: "failed",
-		ReasonContains: "cause 1"}}), done)
+	r := b.retry(t, apply.Unfinished{Status: "failed", ReasonContains: "cause 1"})
 	if r.Counts[replay.Processed] != 2 || r.Counts["failed"] != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -121,7 +118,7 @@ func TestRetry_filters_selectOutcomes(t *testing.T) {
 		AND run = 0`, b.ids[3]); got[0] != "failed 1 "+errUnreadable.Error() {
 		t.Error(got)
 	}
-	r = b.awaitRun(t, b.requestRetry(t, replay.RetryParams{}), done)
+	r = b.retry(t, apply.Unfinished{})
 	if r.Counts[replay.Processed] != 9 || r.Counts["failed"] != 2 {
 		t.Errorf("%+v", r)
 	}
@@ -139,19 +136,15 @@ func TestRetry_interrupted_continuesAtCheckpoint(t *testing.T) {
 	run := b.requestRetry(t, replay.RetryParams{Unfinished: apply.Unfinished{Status: "dead"}})
 	for i, crash := range []func(h *runs.Lease, ids []int64){
 		func(*runs.Lease, []int64) {},
-		func(h *runs.Lease, ids []int64) { b.recordChunk(t, h, ids) },
+		func(h *runs.Lease, ids []int64) { must(t, h.MarkInProgress(t.Context(), ids)) },
 		func(h *runs.Lease, ids []int64) {
-			b.recordChunk(t, h, ids)
+			must(t, h.MarkInProgress(t.Context(), ids))
 			must(t, errOf(b.applier(t, sim.Provider{}).ApplyStored(t.Context(), apply.Target{Run: 0,
 				RetryRun: run}, ids, false)))
 		},
 	} {
 		h := b.takeBriefly(t, replay.RetryJob)
-		if h.Bound == 0 {
-			bound, err := events.FreezeBound(t.Context(), b.pool)
-			must(t, err)
-			must(t, h.SetBound(t.Context(), bound))
-		}
+		b.bound(t, h)
 		ids := h.InProgress
 		if ids == nil {
 			var err error
@@ -176,9 +169,14 @@ func TestRetry_interrupted_continuesAtCheckpoint(t *testing.T) {
 	equal(t, "", before, b.mirror(t))
 }
 
-func (b *testBundle) recordChunk(t *testing.T, h *runs.Lease, ids []int64) {
+// bound bounds a run, as its first process does.
+func (b *testBundle) bound(t *testing.T, h *runs.Lease) {
 	t.Helper()
-	must(t, h.MarkInProgress(t.Context(), ids))
+	if h.Bound == 0 {
+		bound, err := events.FreezeBound(t.Context(), b.pool)
+		must(t, err)
+		must(t, h.SetBound(t.Context(), bound))
+	}
 }
 
 // takeBriefly takes the next run of a job for a process that ends at once.
@@ -275,13 +273,7 @@ func TestReplay_eventsDecidedBefore_areCountedOnce(t *testing.T) {
 	run := b.request(t, replay.Params{})
 	crash := func(n int, p provider.Provider) {
 		h := b.takeBriefly(t, replay.Job)
-		if h.Bound == 0 {
-			bound, err := events.FreezeBound(t.Context(), b.pool)
-			if err == nil {
-				err = h.SetBound(t.Context(), bound)
-			}
-			must(t, err)
-		}
+		b.bound(t, h)
 		must(t, errOf(b.applier(t, p).ApplyStored(t.Context(), apply.Target{Run: run}, b.ids[:n], false)))
 	}
 	crash(7, sim.Provider{})
@@ -291,11 +283,7 @@ func TestReplay_eventsDecidedBefore_areCountedOnce(t *testing.T) {
 	if !h.Abandoned {
 		t.Error("the lease does not show that a process ended during the run")
 	}
-	runner := &replay.Runner{Pool: b.pool, Applier: b.applier(t, sim.Provider{}), Chunk: 5}
-	if status, err := runner.Execute(t.Context(), h, slog.New(slog.DiscardHandler)); err != nil ||
-		status != runs.Running {
-		t.Fatal(status, err)
-	}
+	execute(t, &replay.Runner{Pool: b.pool, Applier: b.applier(t, sim.Provider{}), Chunk: 5}, h)
 	r, err := runs.Show(t.Context(), b.operator, run)
 	if err != nil || r.Counts[replay.Deduplicated] != 9 || r.Counts["failed"] != 2 {
 		t.Errorf("%v, %v", r.Counts, err)

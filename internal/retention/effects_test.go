@@ -49,14 +49,13 @@ func TestRetention_endedEffects_expire(t *testing.T) {
 	contents := retention.Policy{Effects: 3}
 	b.checkPreview(t, contents, map[string]int64{retention.CountEffects: 10058})
 	b.runPolicy(t, contents)
-	cleared := b.rows(t, `SELECT key FROM effects WHERE template_data IS NULL AND reason = '' AND key NOT LIKE 'more %'
-		ORDER BY key`)
-	equal(t, "", []string{"done 9 d gone", "done 9 d there", "expired 9 d gone", "expired 9 d there",
-		"rejected 9 d gone", "rejected 9 d there", "superseded 9 d gone", "superseded 9 d there"}, cleared)
-	left := b.rows(t, `SELECT DISTINCT e.key FROM effects e JOIN effect_steps s USING (effect)
-		WHERE concat(s.request, s.captured, s.error) LIKE '%ada%' ORDER BY 1`)
-	equal(t, "", []string{"done 1 d gone", "done 1 d there", "needs_review 1 d gone", "needs_review 1 d there",
-		"needs_review 9 d gone", "needs_review 9 d there", "rejected 1 d gone", "rejected 1 d there"}, left)
+	b.checkRows(t, `SELECT key FROM effects WHERE template_data IS NULL AND reason = '' AND key NOT LIKE 'more %'
+		ORDER BY key`, "done 9 d gone", "done 9 d there", "expired 9 d gone", "expired 9 d there",
+		"rejected 9 d gone", "rejected 9 d there", "superseded 9 d gone", "superseded 9 d there")
+	b.checkRows(t, `SELECT DISTINCT e.key FROM effects e JOIN effect_steps s USING (effect)
+		WHERE concat(s.request, s.captured, s.error) LIKE '%ada%' ORDER BY 1`,
+		"done 1 d gone", "done 1 d there", "needs_review 1 d gone", "needs_review 1 d there",
+		"needs_review 9 d gone", "needs_review 9 d there", "rejected 1 d gone", "rejected 1 d there")
 	b.checkText(t, "10086 10058",
 		`SELECT count(*) || ' ' || count(*) FILTER (WHERE template_data IS NULL) FROM effects`)
 
@@ -64,12 +63,12 @@ func TestRetention_endedEffects_expire(t *testing.T) {
 	b.runPolicy(t, retention.Policy{Bodies: 1})
 	b.checkPreview(t, keys, map[string]int64{retention.CountEffectKeys: 10054})
 	b.runPolicy(t, keys)
-	gone := b.rows(t, `SELECT state || ' ' || age || ' gone' AS key
+	b.checkRows(t, `SELECT state || ' ' || age || ' gone' AS key
 		FROM unnest('{awaiting_approval,planned,running,failed,needs_review,done,rejected,expired,superseded}'::text[])
 			AS state,
 			unnest('{9 d,1 d}'::text[]) AS age
-		EXCEPT SELECT key FROM effects ORDER BY key`)
-	equal(t, "", []string{"done 9 d gone", "expired 9 d gone", "rejected 9 d gone", "superseded 9 d gone"}, gone)
+		EXCEPT SELECT key FROM effects ORDER BY key`,
+		"done 9 d gone", "expired 9 d gone", "rejected 9 d gone", "superseded 9 d gone")
 	b.checkText(t, "32 10", `SELECT count(*) || ' ' || (SELECT count(*) FROM effect_steps) FROM effects`)
 }
 

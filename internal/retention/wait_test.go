@@ -38,9 +38,10 @@ func (b *testBundle) startExecution(ctx context.Context, t *testing.T) (h *runs.
 	return h, done
 }
 
-func (b *testBundle) pendingDetaches(t *testing.T) string {
+// awaitPendingDetach waits until a partition is being detached.
+func (b *testBundle) awaitPendingDetach(t *testing.T) {
 	t.Helper()
-	return b.rows(t, `SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`)[0]
+	b.awaitNonZero(t, `SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`)
 }
 
 // interruptDetach starts the detaching of the oldest partition and interrupts it.
@@ -50,25 +51,14 @@ func (b *testBundle) interruptDetach(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	h, ended := b.startExecution(ctx, t)
-	testkit.Eventually(t, time.Minute, func() error {
-		if b.pendingDetaches(t) == "0" {
-			return errors.New("nothing is being detached")
-		}
-		return nil
-	})
+	b.awaitPendingDetach(t)
 	cancel()
 	<-ended
-	testkit.Eventually(t, time.Minute, func() error { // the interrupted session may hold its locks for a moment
-		if n := b.rows(t, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid
-			FROM pg_database WHERE datname = current_database())`)[0]; n != "0" {
-			return errors.New(n + " locks are held")
-		}
-		return nil
-	})
+	// The interrupted session may hold its locks for a moment.
+	b.awaitNonZero(t, `SELECT (count(*) = 0)::int::text FROM pg_locks WHERE locktype = 'advisory'
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 	must(t, errors.Join(h.Release(t.Context()), reader.Rollback(t.Context())))
-	if b.pendingDetaches(t) != "1" {
-		t.Fatal("the detaching was not interrupted")
-	}
+	b.checkText(t, "1", `SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`)
 }
 
 // A partition whose detaching was interrupted is not in the log any more: a run that should still
@@ -82,10 +72,8 @@ func TestRetention_interruptedDetach_isFinishedFirst(t *testing.T) {
 	b.exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, updated_at, bound)
 		VALUES ('replay', '{}', 'me', '', 'paused', '', '{}', now(), now(), $1)`, b.days[0][len(b.days[0])-1])
 	b.executeToEnd(t, b.runner())
-	if n := b.rows(t, `SELECT count(*)::text FROM dropped_partitions WHERE dropped_at IS NOT NULL`)[0]; n != "3" ||
-		b.pendingDetaches(t) != "0" {
-		t.Errorf("%s are dropped, %s pending", n, b.pendingDetaches(t))
-	}
+	b.db.WantRows(t, 3, "dropped_partitions WHERE dropped_at IS NOT NULL")
+	b.db.WantRows(t, 0, "pg_inherits WHERE inhdetachpending")
 	b.checkRebuild(t, 1000)
 }
 
@@ -105,10 +93,8 @@ func TestRetention_detachOfOther_isFinished(t *testing.T) {
 		t.Errorf("%+v, %v", view.Partitions[0], err)
 	}
 	b.executeToEnd(t, b.runner())
-	if got := b.rows(t, `SELECT count(*)::text FROM `+name); got[0] != fmt.Sprint(len(b.days[0])) {
-		t.Errorf("%s events remain of %d", got[0], len(b.days[0]))
-	}
-	b.checkText(t, "2", `SELECT count(*)::text FROM dropped_partitions WHERE dropped_at IS NOT NULL`)
+	b.db.WantRows(t, len(b.days[0]), name)
+	b.db.WantRows(t, 2, "dropped_partitions WHERE dropped_at IS NOT NULL")
 }
 
 // If another client begins to detach another partition meanwhile, the partition stays with this
@@ -132,23 +118,13 @@ func TestRetention_otherDetachOpen_partitionStays(t *testing.T) {
 			_, err := b.db.Pool.Exec(other, `ALTER TABLE events DETACH PARTITION `+names[4]+` CONCURRENTLY`)
 			ended <- err
 		}()
-		testkit.Eventually(t, time.Minute, func() error {
-			if b.pendingDetaches(t) == "0" {
-				return errors.New("nothing is being detached")
-			}
-			return nil
-		})
+		b.awaitPendingDetach(t)
 		stop()
 		if err := <-ended; err == nil {
 			t.Error("the other detaching was not interrupted")
 		}
-		testkit.Eventually(t, time.Minute, func() error {
-			if n := b.rows(t, `SELECT count(*)::text FROM pg_stat_activity WHERE state = 'active'
-				AND query LIKE '%'||$1||' CONCURRENTLY' AND datname = current_database()`, names[4])[0]; n != "0" {
-				return errors.New("it is still being detached")
-			}
-			return nil
-		})
+		b.awaitNonZero(t, `SELECT (count(*) = 0)::int::text FROM pg_stat_activity WHERE state = 'active'
+			AND query LIKE '%'||$1||' CONCURRENTLY' AND datname = current_database()`, names[4])
 		return nil
 	})
 	b.executeAndFail(t, r, names[0]+": it cannot be detached now")
@@ -288,33 +264,16 @@ func TestRetention_eventsAddedMeanwhile_areReducedOrKept(t *testing.T) {
 func TestReduce_objectLocked_waits(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 21, 3, 5)
-	holder, err := b.db.Pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }()
-	execSQL(t, holder,
-		`SELECT pg_advisory_xact_lock(l) FROM (SELECT DISTINCT object AS l FROM outcomes WHERE object <> 0
-			ORDER BY 1) l`)
+	holder := openTx(t, b.db.Pool, `SELECT pg_advisory_xact_lock(l)
+		FROM (SELECT DISTINCT object AS l FROM outcomes WHERE object <> 0 ORDER BY 1) l`)
 	b.requestRun(t, retention.Policy{Bodies: 1})
 	h, ended := b.startExecution(t.Context(), t)
-	testkit.Eventually(t, time.Minute, func() error {
-		select {
-		case err := <-ended:
-			t.Fatalf("it does not wait: %v", err)
-		default:
-		}
-		if b.rows(t, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)[0] == "0" {
-			return errors.New("no session waits")
-		}
-		return nil
-	})
+	b.log.AwaitLockWait(t, ended)
 	must(t, holder.Rollback(t.Context()))
 	if err := <-ended; err == nil || err.Error() != string(runs.Running) {
 		t.Error(err)
 	}
-	if err := h.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must(t, h.Release(t.Context()))
 }
 
 // executeRebuild executes the open rebuild until it pauses or is done.

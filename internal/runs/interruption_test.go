@@ -24,22 +24,19 @@ func TestRunner_operatorStopsRun_endsStepAndReleases(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		lease time.Duration
-		carry func(ctx context.Context, b *testBundle, h *runs.Lease, stop func()) (runs.Status, error)
+		// afterStop is the rest of the step in which the operator stops the run.
+		afterStop func(ctx context.Context, b *testBundle, h *runs.Lease) (runs.Status, error)
 	}{
-		"in a step": {300 * time.Millisecond, func(ctx context.Context, _ *testBundle, _ *runs.Lease,
-			stop func()) (runs.Status, error) {
-			stop()
+		"in a step": {300 * time.Millisecond, func(ctx context.Context, _ *testBundle, _ *runs.Lease) (runs.Status,
+			error) {
 			<-ctx.Done()
 			return "", ctx.Err()
 		}},
-		"after the last step": {time.Hour, func(ctx context.Context, b *testBundle, h *runs.Lease,
-			stop func()) (runs.Status, error) {
-			stop()
+		"after the last step": {time.Hour, func(ctx context.Context, b *testBundle, h *runs.Lease) (runs.Status,
+			error) {
 			return runs.Done, pgx.BeginFunc(ctx, b.processor, func(tx pgx.Tx) error { return h.CompleteInTx(ctx, tx) })
 		}},
-		"before an error": {time.Hour, func(_ context.Context, _ *testBundle, _ *runs.Lease, stop func()) (runs.Status,
-			error) {
-			stop()
+		"before an error": {time.Hour, func(context.Context, *testBundle, *runs.Lease) (runs.Status, error) {
 			return "", errors.New("the database rejected a run that is not running")
 		}},
 	} {
@@ -52,15 +49,15 @@ func TestRunner_operatorStopsRun_endsStepAndReleases(t *testing.T) {
 				jobs := map[string]runs.Executor{job: func(ctx context.Context, h *runs.Lease,
 					_ *slog.Logger) (runs.Status, error) {
 					defer close(ended)
-					return c.carry(ctx, b, h, func() {
-						if err := runs.ChangeStatus(ctx, b.operator, run, to); err != nil {
-							t.Error(err)
-						}
-					})
+					if err := runs.ChangeStatus(ctx, b.operator, run, to); err != nil {
+						t.Error(err)
+					}
+					return c.afterStop(ctx, b, h)
 				}}
 				r := b.startRunner(t, b.processor, c.lease, jobs)
 				<-ended
-				b.waitForRelease(t, run)
+				// A cancelled run does not show its lease owner.
+				b.awaitOther(t, 0, `SELECT count(*) FROM checkpoints WHERE run = $1 AND lease_owner = ''`, run)
 				r.stop()
 				logged := r.log.String()
 				if strings.Contains(logged, "lost") || strings.Contains(logged, "WARN") || !strings.Contains(logged,
@@ -83,15 +80,14 @@ func TestRunner_operatorStopsRun_endsStepAndReleases(t *testing.T) {
 	}
 }
 
-// waitForRelease waits until the process has released the lease. A cancelled run does not show its
-// lease owner.
-func (b *testBundle) waitForRelease(t *testing.T, run int64) {
+// awaitOther waits until a query of one number returns another one.
+func (b *testBundle) awaitOther(t *testing.T, than int, sql string, args ...any) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
-		var by string
-		err := b.operator.QueryRow(t.Context(), `SELECT lease_owner FROM checkpoints WHERE run = $1`, run).Scan(&by)
-		if err == nil && by != "" {
-			err = errors.New("leased by " + by)
+		var n int
+		err := b.operator.QueryRow(t.Context(), sql, args...).Scan(&n)
+		if err == nil && n == than {
+			err = fmt.Errorf("%s: still %d", sql, n)
 		}
 		return err
 	})
@@ -124,24 +120,12 @@ func TestLease_otherOwnerCommits_returnsErrLeaseLost(t *testing.T) {
 			if name != "guard" { // the call has ended or paused it
 				execSQL(t, b.processor, `UPDATE runs SET status = 'running', ended_at = NULL WHERE run = $1`, run)
 			}
-			next, err := b.processor.Begin(t.Context())
-			must(t, err)
-			defer func() { _ = next.Rollback(context.Background()) }()
-			for _, sql := range []string{`UPDATE checkpoints SET lease_owner = 'next' WHERE run = $1`,
-				`UPDATE runs SET status = 'running', updated_at = clock_now() WHERE run = $1`} {
-				execSQL(t, next, sql, run)
-			}
+			next := testkit.OpenTx(t, b.processor, `UPDATE checkpoints SET lease_owner = 'next' WHERE run = $1`, run)
+			execSQL(t, next, `UPDATE runs SET status = 'running', updated_at = clock_now() WHERE run = $1`, run)
 			got := make(chan error, 1)
 			go func() { got <- try(b, t.Context(), lost) }()
-			testkit.Eventually(t, time.Minute, func() error {
-				var n int
-				err := b.operator.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-					WHERE $1 = ANY(pg_blocking_pids(pid))`, next.Conn().PgConn().PID()).Scan(&n)
-				if err == nil && n == 0 {
-					err = fmt.Errorf("no transaction waits")
-				}
-				return err
-			})
+			b.awaitOther(t, 0, `SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`,
+				next.Conn().PgConn().PID())
 			must(t, next.Commit(t.Context()))
 			if err := <-got; !errors.Is(err, runs.ErrLeaseLost) {
 				t.Errorf("%v", err)
@@ -249,20 +233,9 @@ func TestRunner_stopDuringAcquire_releasesRun(t *testing.T) {
 	first, err := runs.Create(t.Context(), b.operator, runs.Request{Job: job, Params: "end", Actor: "me"})
 	must(t, err)
 	b.waitForStatus(t, first, runs.Done)
-	lock, err := db.Pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
-	execSQL(t, lock, `LOCK TABLE checkpoints IN EXCLUSIVE MODE`)
+	lock := testkit.OpenTx(t, db.Pool, `LOCK TABLE checkpoints IN EXCLUSIVE MODE`)
 	run := b.create(t, "")
-	testkit.Eventually(t, time.Minute, func() error {
-		var waiters int
-		err := db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE relation = 'checkpoints'::regclass
-			AND NOT granted`).Scan(&waiters)
-		if err == nil && waiters == 0 {
-			err = errors.New("no statement waits for the table")
-		}
-		return err
-	})
+	b.awaitOther(t, 0, `SELECT count(*) FROM pg_locks WHERE relation = 'checkpoints'::regclass AND NOT granted`)
 	proxy.StallResponses()
 	must(t, lock.Rollback(t.Context()))
 	b.waitFor(t, run, "taken", func(r *runs.Run) bool { return r.LeaseOwner != "" })

@@ -56,14 +56,15 @@ func (b *testBundle) show(t *testing.T, run int64) *runs.Run {
 	return r
 }
 
-// A new owner continues from the checkpoint of the previous one. An owner that has lost its lease
-// cannot change the run.
+// A new owner continues from the checkpoint of the previous one, and gets the events in progress
+// until the checkpoint passes them. An owner that has lost its lease cannot change the run.
 func TestLease_expiresOrIsReleased_nextOwnerContinues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.create(t, "because")
 	first := b.acquire(t, "first", 50*time.Millisecond)
-	if first == nil || first.Run.ID != run || first.Cursor != 0 || first.Abandoned || first.Status != runs.Running {
+	if first == nil || first.Run.ID != run || first.Cursor != 0 || first.Abandoned || first.InProgress != nil ||
+		first.Status != runs.Running {
 		t.Fatalf("leased %+v", first)
 	}
 	must(t, first.SetBound(t.Context(), 100))
@@ -71,6 +72,7 @@ func TestLease_expiresOrIsReleased_nextOwnerContinues(t *testing.T) {
 	if status, err := first.Advance(t.Context(), 40); err != nil || status != runs.Running {
 		t.Fatal(status, err)
 	}
+	must(t, first.MarkInProgress(t.Context(), []int64{47, 48}))
 	var second *runs.Lease
 	testkit.Eventually(t, time.Minute, func() error { // the first owner has crashed
 		if second = b.acquire(t, "first", time.Minute); second == nil {
@@ -79,14 +81,15 @@ func TestLease_expiresOrIsReleased_nextOwnerContinues(t *testing.T) {
 		return nil
 	})
 	if second.Cursor != 40 || second.Bound != 100 || !second.Abandoned || second.Counts["applied"] != 3 ||
-		!strings.HasPrefix(second.LeaseOwner, "first/") {
+		!slices.Equal(second.InProgress, []int64{47, 48}) || !strings.HasPrefix(second.LeaseOwner, "first/") {
 		t.Errorf("leased %+v", second)
 	}
-	if err := first.SetBound(t.Context(), 200); !errors.Is(err, runs.ErrLeaseLost) {
-		t.Errorf("without the lease: %v", err)
-	}
-	if _, err := first.Advance(t.Context(), 90); !errors.Is(err, runs.ErrLeaseLost) {
-		t.Errorf("the previous owner still advances: %v", err)
+	for name, err := range map[string]error{"sets the bound": first.SetBound(t.Context(), 200),
+		"marks events": first.MarkInProgress(t.Context(), []int64{9}),
+		"advances":     errOf(first.Advance(t.Context(), 90))} {
+		if !errors.Is(err, runs.ErrLeaseLost) {
+			t.Errorf("the previous owner still %s: %v", name, err)
+		}
 	}
 	if err := first.End(t.Context(), runs.Done, ""); err != nil || b.show(t, run).Status != runs.Running {
 		t.Errorf("the previous owner ended the run: %v", err)
@@ -94,9 +97,13 @@ func TestLease_expiresOrIsReleased_nextOwnerContinues(t *testing.T) {
 	if b.acquire(t, "first", time.Minute) != nil {
 		t.Error("one process leased a run twice")
 	}
+	must(t, errOf(second.Advance(t.Context(), 48)))
+	if second.InProgress != nil || b.show(t, run).InProgress != nil {
+		t.Errorf("in progress after the checkpoint: %v, %v", second.InProgress, b.show(t, run).InProgress)
+	}
 	must(t, second.Release(t.Context()))
 	third := b.acquire(t, "third", time.Minute)
-	if third == nil || third.Abandoned || third.Cursor != 40 {
+	if third == nil || third.Abandoned || third.Cursor != 48 {
 		t.Fatalf("leased %+v", third)
 	}
 	third.Counts["applied"]++
@@ -204,37 +211,6 @@ func TestAcquire_concurrentCallers_eachRunLeasedOnce(t *testing.T) {
 	if page, err = runs.List(t.Context(), b.operator, runs.Filter{Job: job}, page.Next, 15); err != nil ||
 		len(page.Items) != 5 || page.Next != "" {
 		t.Errorf("%d runs on the second page, %v", len(page.Items), err)
-	}
-}
-
-// Events in progress are passed to the next owner until the checkpoint passes them.
-func TestMarkInProgress_leaseExpires_nextOwnerFindsEvents(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.create(t, "x")
-	first, err := runs.Acquire(t.Context(), b.processor, "first", time.Millisecond, job)
-	if err != nil || first == nil || first.InProgress != nil {
-		t.Fatal(first, err)
-	}
-	must(t, first.MarkInProgress(t.Context(), []int64{7, 8}))
-	var second *runs.Lease
-	testkit.Eventually(t, time.Minute, func() (err error) {
-		if second, err = runs.Acquire(t.Context(), b.processor, "second", time.Minute, job); err == nil &&
-			second == nil {
-			err = errors.New("still leased")
-		}
-		return err
-	})
-	if !second.Abandoned || !slices.Equal(second.InProgress, []int64{7, 8}) {
-		t.Errorf("%+v", second)
-	}
-	if err := first.MarkInProgress(t.Context(), []int64{9}); !errors.Is(err, runs.ErrLeaseLost) {
-		t.Error(err)
-	}
-	must(t, errOf(second.Advance(t.Context(), 8)))
-	if r, err := runs.Show(t.Context(), b.operator, second.Run.ID); err != nil || r.InProgress != nil ||
-		second.InProgress != nil {
-		t.Errorf("%+v %v", r, err)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -210,13 +209,14 @@ func TestPlanner_missedTimes_oneRunOrSkip(t *testing.T) {
 }
 
 // While a run is open, the next planned time is skipped or queued. At most one run is queued, and
-// it starts after the first has ended.
+// it starts after the first has ended. A run that awaits approval counts as open.
 func TestPlanner_runStillOpen_skipsOrQueues(t *testing.T) {
 	t.Parallel()
 	c := setupClock(t, "2026-05-01T12:00:00Z")
-	skip, queue := schedule("skip", "0 * * * *"), schedule("queue", "0 * * * *")
-	queue.Overlap = runs.OverlapQueue
-	p, lease := c.planner(skip, queue), 24*time.Hour
+	const hourly = "0 * * * *"
+	skip, queue, approval := schedule("skip", hourly), schedule("queue", hourly), schedule("approval", hourly)
+	queue.Overlap, approval.Overlap, approval.Parameters["at"] = runs.OverlapQueue, runs.OverlapQueue, "asking"
+	p, lease := c.planner(skip, queue, approval), 24*time.Hour
 	tick(t, p)
 	c.at(t, p, "2026-05-01T13:00:00Z")
 	first, second := c.acquire(t, "me", lease), c.acquire(t, "me", lease)
@@ -228,6 +228,10 @@ func TestPlanner_runStillOpen_skipsOrQueues(t *testing.T) {
 	c.at(t, p, "2026-05-01T15:00:00Z")
 	equal(t, "", []string{"01 13:00 running"}, c.runsOf(t, "skip"))
 	equal(t, "", []string{"01 13:00 running", "01 14:00 queued"}, c.runsOf(t, "queue"))
+	equal(t, "", []string{"01 13:00 awaiting_approval"}, c.runsOf(t, "approval"))
+	if s := c.scheduleState(t, "approval"); s.Skipped != 2 {
+		t.Errorf("%+v", s)
+	}
 	for _, h := range []*runs.Lease{first, second} {
 		must(t, h.End(t.Context(), runs.Failed, "for a test"))
 	}
@@ -419,20 +423,4 @@ func TestPlanner_jobAllowsOneOpenRun_skipsAndReports(t *testing.T) {
 		})
 	}
 	all.Wait()
-}
-
-// A run that awaits approval counts as open.
-func TestPlanner_jobNeedsApproval_runIsOpenFromStart(t *testing.T) {
-	t.Parallel()
-	c := setupClock(t, "2026-05-01T12:00:00Z")
-	s := schedule("s", "0 * * * *")
-	s.Parameters["at"], s.Overlap = "asking", runs.OverlapQueue
-	p := c.planner(s)
-	tick(t, p)
-	c.at(t, p, "2026-05-01T13:00:00Z")
-	c.at(t, p, "2026-05-01T14:00:00Z")
-	if diff := cmp.Diff([]string{"01 13:00 awaiting_approval"}, c.runsOf(t, "s")); diff != "" ||
-		c.scheduleState(t, "s").Skipped != 1 {
-		t.Error(diff)
-	}
 }

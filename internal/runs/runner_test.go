@@ -156,20 +156,14 @@ func TestDefer_consecutiveFailures_doublesWaitUntilProgress(t *testing.T) {
 	h = acquireAfter(time.Second)
 	deferRun(h, 2)
 	h = acquireAfter(2 * time.Second)
-	if _, err := h.Advance(t.Context(), h.Cursor); err != nil { // which is no progress
-		t.Fatal(err)
-	}
+	must(t, errOf(h.Advance(t.Context(), h.Cursor))) // which is no progress
 	if r := c.show(t, run); !strings.HasPrefix(r.Detail, "trouble") {
 		t.Errorf("detail is %q", r.Detail)
 	}
-	deferRun(h, 3)
-	h = acquireAfter(4 * time.Second)
-	deferRun(h, 4)
-	h = acquireAfter(8 * time.Second)
-	deferRun(h, 5)
-	h = acquireAfter(10 * time.Second)
-	deferRun(h, 6)
-	h = acquireAfter(10 * time.Second)
+	for i, wait := range []time.Duration{4, 8, 10, 10} {
+		deferRun(h, 3+i)
+		h = acquireAfter(wait * time.Second)
+	}
 	h.Counts["applied"]++
 	must(t, errOf(h.Advance(t.Context(), h.Cursor)))
 	if r := c.show(t, run); r.Detail != "" {
