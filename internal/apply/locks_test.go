@@ -65,8 +65,7 @@ func TestApply_objectLockedShared_waits(t *testing.T) {
 	tx := testkit.OpenTx(t, b.DB.Pool, `SELECT pg_advisory_xact_lock_shared($1)`, b.lockOf("a"))
 	ended := make(chan error, 1)
 	go func() {
-		ended <- b.Applier(t, nil).Apply(t.Context(), events.LiveRun,
-			[]stream.Event{applied.ThingEvent(0, "a")})
+		ended <- b.Applier(t, nil).Apply(t.Context(), events.LiveRun, []stream.Event{applied.ThingEvent(0, "a")})
 	}()
 	b.AwaitLockWait(t, ended)
 	must(t, tx.Rollback(t.Context()))

@@ -39,8 +39,7 @@ type observedApplier struct {
 
 func (b *testBundle) observed(t *testing.T, p provider.Provider, level slog.Level) *observedApplier {
 	t.Helper()
-	w := &observedApplier{registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder(),
-		log: &bytes.Buffer{}}
+	w := &observedApplier{registry: prometheus.NewRegistry(), spans: tracetest.NewSpanRecorder(), log: &bytes.Buffer{}}
 	w.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
 	o := b.Options(p)
 	o.Metrics, o.Tracer = w.registry, w.tracer

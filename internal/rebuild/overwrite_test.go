@@ -169,8 +169,7 @@ func TestOverwrite_rejectedRefetchSince_counts(t *testing.T) {
 	p := w.applier(t, nil)
 	applied.Apply(t, p, events.LiveRun, []int64{w.before, w.since})
 	applied.Apply(t, p, events.LiveRun, []int64{rejected})
-	equal(t, "the refetch", []string{"dead"},
-		w.rows(t, `SELECT status FROM outcomes WHERE event_id = $1`, rejected))
+	equal(t, "the refetch", []string{"dead"}, w.rows(t, `SELECT status FROM outcomes WHERE event_id = $1`, rejected))
 	applied.Apply(t, p, events.LiveRun, []int64{w.overwrite})
 	w.checkObject(t, "objects", "rejected overwritten")
 	w.reduce(t, w.ids...)

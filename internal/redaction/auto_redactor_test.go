@@ -295,8 +295,7 @@ func TestRedact_eventsReceivedAfterRequest_stay(t *testing.T) {
 	at(-time.Minute, "named")
 	at(time.Minute, "late")
 	dropped := at(-time.Minute, "dropped")
-	named := redaction.Params{Until: params.Until,
-		Objects: []redaction.Object{b.thing("named")}}
+	named := redaction.Params{Until: params.Until, Objects: []redaction.Object{b.thing("named")}}
 	b.runWant(t, named, 1)
 	b.db.Exec(t, `ALTER TABLE events DISABLE TRIGGER USER`)
 	b.db.Exec(t, `DELETE FROM events WHERE id = $1`, dropped)

@@ -194,8 +194,7 @@ func TestReplay_rate_isNotExceeded(t *testing.T) {
 	b := setup(t, 3, 10)
 	b.start(t, "one", sim.Provider{}, 1000)
 	const rate = 60
-	ended := b.replay(t, replay.Params{Rate: rate, Filter: events.Filter{IDs: b.ids[:min(len(b.ids),
-		2*rate)]}})
+	ended := b.replay(t, replay.Params{Rate: rate, Filter: events.Filter{IDs: b.ids[:min(len(b.ids), 2*rate)]}})
 	took := ended.EndedAt.Sub(ended.StartedAt.Time)
 	if least := time.Duration(float64(ended.Counts[replay.Processed])/rate*float64(time.Second)) - 100*
 		time.Millisecond; took < least {
