@@ -43,8 +43,7 @@ const (
 		VALUES ('reconcile', '{}', 'test', '', CASE WHEN $3 THEN 'failed' ELSE 'running' END, '', '{}', now(), now(),
 			CASE WHEN $3 THEN now() END) RETURNING run)
 		INSERT INTO object_scans (run, source, account, object_type, started_at, updated_at) SELECT r.run, $1, '',
-			'thing',
-			provider_time($2), now() FROM r`
+			'thing', provider_time($2), now() FROM r`
 )
 
 // A late event that changes a checked state requests a refetch of the object. Events after the

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
@@ -75,14 +76,12 @@ func (w *world) mirror(t *testing.T) map[string]feedObject {
 	rows, err := w.DB.Pool.Query(t.Context(), `SELECT object_type, object_id, revision, deleted, ambiguous,
 		coalesce(state, 'null') FROM objects WHERE revision > 0`)
 	must(t, err)
-	defer rows.Close()
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[feedObject])
+	must(t, err)
 	objs := map[string]feedObject{}
-	for rows.Next() {
-		var o feedObject
-		must(t, rows.Scan(&o.Type, &o.ID, &o.Revision, &o.Deleted, &o.Ambiguous, &o.State))
+	for _, o := range all {
 		objs[o.ID] = o
 	}
-	must(t, rows.Err())
 	return objs
 }
 

@@ -127,8 +127,7 @@ func scanCounts(t *testing.T, pool *pgxpool.Pool) (seq string, read int64) {
 		must(t, errOf(pool.Exec(context.WithoutCancel(t.Context()), sql)))
 	}
 	err := pool.QueryRow(t.Context(), `SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname),
-		sum(idx_tup_fetch)
-		FROM pg_stat_user_tables WHERE relname IN ('objects', 'outcomes')`).Scan(&seq, &read)
+		sum(idx_tup_fetch) FROM pg_stat_user_tables WHERE relname IN ('objects', 'outcomes')`).Scan(&seq, &read)
 	must(t, err)
 	return seq, read
 }

@@ -315,8 +315,7 @@ func TestRedact_nonEmptySpool_waits(t *testing.T) {
 	}
 	b.event(t, "a", 1_000_000, email)
 	say(`INSERT INTO spools (spool, location, drained_at) VALUES ('one', 'here:/spool', clock_now()),
-		('two', 'there:/spool',
-		'-infinity')`)
+		('two', 'there:/spool', '-infinity')`)
 	b.request(t, b.byEmail(t, email))
 	say(`UPDATE spools SET drained_at = clock_now() WHERE spool = 'one'`)
 	h, _, err := b.tryExecute(t, nil)

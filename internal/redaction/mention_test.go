@@ -194,16 +194,14 @@ func (b *fixture) putMentions(t *testing.T) {
 		SELECT effect, 's', 0, 'done', 'd', '{"body": "to=ada.lovelace%40example.org"}', '', 1, now() FROM effects
 			WHERE key = 'step'`)
 	b.exec(t, `INSERT INTO effect_baselines (source, account, object_type, object_id, state, deleted, existed,
-		exact_hash,
-		recorded_at)
+		exact_hash, recorded_at)
 		VALUES ($1, '', 'thing', 'held', '{"mail": "`+email+`"}', false, true, '', now())`, b.source)
 	b.exec(t, `INSERT INTO refetch_requests (source, account, object_type, object_id, reason, requested_at, due,
 		start_after, error) VALUES
 		($1, '', 'thing', 'cus_1a', 'doubt', now(), now(), 0, ''), ($1, '', 'thing', 'other', 'doubt', now(), now(), 0,
 			'no such mail: `+email+`')`, b.source)
 	b.exec(t, `INSERT INTO runs (run, job, params, actor, reason, status, detail, counts, created_at, ended_at,
-		updated_at)
-		OVERRIDING SYSTEM VALUE
+		updated_at) OVERRIDING SYSTEM VALUE
 		VALUES (9000, 'reconcile', '{}', '', '', 'done', '', '{}', now(), now(), now())`)
 	b.exec(t, `INSERT INTO drifts (run, source, account, object_type, object_id, kind, fields, reason)
 		VALUES (9000, $1, '', 'thing', 'other', 'mirror_older', '[{"after": "`+email+`"}]', ''),

@@ -265,8 +265,7 @@ func TestClearEffects_keepsTheRecordOfDoneEffects(t *testing.T) {
 SELECT s.state || o.object_id, 1, 'mail', o.source, o.account, o.object_type, o.object_id, o.last_event_id, 0,
 	jsonb_build_object('new', o.state), s.state, 'told', 'mail',
   CASE WHEN s.state = 'failed' THEN now() END, now(), now() FROM objects o, unnest('{done,failed,needs_review}'::text[])
-  	AS
-  	s(state)`)
+	AS s(state)`)
 	b.exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
 		template_data, state, destination, planned_at, updated_at)
 SELECT 'summary' || o.object_id, 1, 'weekly', o.source, o.account, 'person', 'p', 0, 0, jsonb_build_object('summary',
@@ -276,8 +275,7 @@ SELECT 'summary' || o.object_id, 1, 'weekly', o.source, o.account, 'person', 'p'
 		reserved_at, captured, error)
 SELECT effect, 'send', 0, 'done', 'mail', template_data, '', 1, now(), template_data, template_data::text FROM effects`)
 	b.exec(t, `INSERT INTO effect_baselines (source, account, object_type, object_id, state, deleted, existed,
-		exact_hash,
-		recorded_at)
+		exact_hash, recorded_at)
 SELECT source, account, object_type, object_id, state, false, true, exact_hash, now() FROM objects`)
 	b.run(t, b.byEmail(t, email))
 	b.wantGone(t, "lovelace")

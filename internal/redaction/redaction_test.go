@@ -42,8 +42,7 @@ func storeMentions(t *testing.T, b *fixture) (ids []int64) {
 		"cannot read "+email)
 	b.exec(t, `DELETE FROM objects WHERE object_id = 'unread'`)
 	b.exec(t, `INSERT INTO runs (run, job, params, actor, reason, status, detail, counts, created_at, ended_at,
-		updated_at)
-		OVERRIDING SYSTEM VALUE
+		updated_at) OVERRIDING SYSTEM VALUE
 		VALUES (9000, 'reconcile', '{}', '', '', 'done', '', '{}', now(), now(), now())`)
 	b.exec(t, `INSERT INTO drifts (run, source, account, object_type, object_id, kind, fields, reason) SELECT 9000, $1,
 		'', 'thing', o, 'mirror_older',

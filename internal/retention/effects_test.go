@@ -17,8 +17,7 @@ func (b *testBundle) insertEffects(t *testing.T) {
 	last := b.days[len(b.days)-1]
 	b.exec(t, `
 		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
-			template_data,
-			state, reason, destination, due, lease_until, planned_at, updated_at)
+			template_data, state, reason, destination, due, lease_until, planned_at, updated_at)
 		SELECT state || ' ' || age || ' ' || day, 1, 'mail', $1, '', 'thing', '1', CASE day WHEN 'gone' THEN $2::bigint
 			ELSE $3::bigint END, 0, '{"new": {"email": "ada@example.org"}}', state, 'ada', 'post',
 		  CASE WHEN state IN ('planned', 'failed') THEN clock_now() END, CASE state WHEN 'running' THEN clock_now() END,
@@ -28,14 +27,12 @@ func (b *testBundle) insertEffects(t *testing.T) {
 			unnest('{9 d,1 d}'::text[]) AS age, unnest('{gone,there}'::text[]) AS day`, b.source, b.days[0][0], last[0])
 	b.exec(t, `
 		INSERT INTO effect_steps (effect, step, position, state, destination, request, fingerprint, attempts,
-			reserved_at,
-			captured, error)
+			reserved_at, captured, error)
 		SELECT effect, 'send', 0, 'done', 'post', '{"body": "ada"}', '', 1, clock_now(), '{"id": "ada"}', 'ada'
 			FROM effects WHERE state IN ('done', 'rejected', 'needs_review')`)
 	b.exec(t, `
 		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
-			template_data,
-			state, destination, planned_at, updated_at)
+			template_data, state, destination, planned_at, updated_at)
 		SELECT 'more ' || n, 1, 'mail', $1, '', 'thing', '1', $2, 0, '{}', 'done', 'post', clock_now(),
 			clock_now() - interval '9 d' FROM generate_series(1, 10050) n`, b.source, b.days[0][0])
 }
@@ -65,8 +62,7 @@ func TestRetention_endedEffects_expire(t *testing.T) {
 	b.runPolicy(t, keys)
 	b.checkRows(t, `SELECT state || ' ' || age || ' gone' AS key
 		FROM unnest('{awaiting_approval,planned,running,failed,needs_review,done,rejected,expired,superseded}'::text[])
-			AS state,
-			unnest('{9 d,1 d}'::text[]) AS age
+			AS state, unnest('{9 d,1 d}'::text[]) AS age
 		EXCEPT SELECT key FROM effects ORDER BY key`,
 		"done 9 d gone", "expired 9 d gone", "rejected 9 d gone", "superseded 9 d gone")
 	b.checkText(t, "32 10", `SELECT count(*) || ' ' || (SELECT count(*) FROM effect_steps) FROM effects`)
@@ -80,8 +76,7 @@ func TestRetention_scheduleEffects_expireAfterTheirObject(t *testing.T) {
 	object := b.rows(t, `SELECT object_id FROM objects WHERE NOT deleted ORDER BY 1 LIMIT 1`)[0]
 	b.exec(t, `
 		INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
-			template_data,
-			state, destination, planned_at, updated_at)
+			template_data, state, destination, planned_at, updated_at)
 		SELECT d.id || ' ' || state || ' ' || age, 1, 'weekly', $1, '', 'thing', d.id, 0, 0, '{"window": {}}', state,
 			'post', clock_now(), clock_now() - age::interval
 		FROM unnest(ARRAY[$2, 'nobody']) AS d(id), unnest('{9 d,1 d}'::text[]) AS age,

@@ -208,7 +208,7 @@ func TestRetention_ages_expireRowsNotBeforeEvents(t *testing.T) {
 	// are a day younger must remain.
 	b.db.WantRows(t, 0, "event_keys WHERE id <= $1", b.days[2][0])
 	b.db.WantRows(t, 0, "outcomes WHERE event_id <= $1", b.days[1][0])
-	b.checkText(t, sum(b.days[3:]...), `SELECT count(*)::text FROM event_keys WHERE id >= $1`, b.days[3][0])
+	b.checkText(t, sum(b.days[4:]...), `SELECT count(*)::text FROM event_keys WHERE id >= $1`, b.days[4][0])
 	if gone := all - b.exec(t, `SELECT 1 FROM event_keys`); view.Expired["keys"] != gone {
 		t.Errorf("%d keys were to expire, %d did", view.Expired["keys"], gone)
 	}
@@ -315,8 +315,7 @@ func TestRetention_timeInParams_agesCountFromIt(t *testing.T) {
 	b := setup(t, 18, 1, 2)
 	for _, ended := range []string{"9 days", "11 days"} {
 		b.exec(t, `INSERT INTO runs (job, params, actor, reason, status, detail, counts, created_at, ended_at,
-			updated_at,
-			published_at)
+			updated_at, published_at)
 			SELECT 'replay', '{}', '', $1::text, 'done', '', '{}', t, t, t, t
 				FROM (SELECT clock_now() - $1::text::interval AS t) s`, ended)
 	}

@@ -247,7 +247,7 @@ VALUES (1, 7, 1, 0, '', '', '', 'ignored', '', 1, clock_now(), 1)`)
 	expire(before, 0)
 	c.set(t, instant(t, "2026-06-20T12:00:00Z")) // the end of the cancelled run is not published
 	expire(instant(t, "2026-06-10T12:00:00Z"), 0)
-	equal(t, "remaining runs", kept, c.db.QueryStrings(t, `SELECT run::text FROM runs ORDER BY run`))
+	equal(t, "remaining runs", kept, c.db.QueryStrings(t, `SELECT run::text FROM runs r ORDER BY r.run`))
 	c.db.WantRows(t, 1, "checkpoints WHERE run > 0")
 	if s := c.scheduleState(t, "s"); s.LastRun != 0 || s.SucceededAt.IsZero() {
 		t.Errorf("%+v", s)
