@@ -61,9 +61,10 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 	for name, c := range map[string]struct {
 		// watermark is its subject, "" for the type. "scan": a scan that began then, "ended": a scan
 		// whose run has failed.
-		watermark  string
-		event      stream.Event
-		more       []stream.Event // after it in the same batch, or in batches of their own
+		watermark string
+		event     stream.Event
+		// more events follow in the same batch, or separately in batches of their own.
+		more       []stream.Event
 		separately bool
 		noAPI      bool
 		// located says that the API finds objects of the type by their state.
