@@ -59,8 +59,8 @@ func TestApply_lateEvent_requestsRefetch(t *testing.T) {
 	}
 	removal := []stream.Event{stateEvent(3, "obj_2", "", 20)}
 	for name, c := range map[string]struct {
-		// watermark is its subject, "" for the type. "scan": a scan that began then, "ended": a scan
-		// whose run has failed.
+		// watermark is its subject, "" for the type. "scan": a scan that began then, "ended": a
+		// scan whose run has failed.
 		watermark string
 		event     stream.Event
 		// more events follow in the same batch, or separately in batches of their own.
