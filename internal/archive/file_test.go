@@ -224,9 +224,8 @@ func TestExportToFile_concurrent_onlyOneRuns(t *testing.T) {
 			path, nil, true)
 		second <- err
 	}
-	if _, err := archive.ExportToFile(t.Context(), e, path, nil, false); err != nil {
-		t.Fatal(err)
-	}
+	_, err := archive.ExportToFile(t.Context(), e, path, nil, false)
+	testkit.Must(t, err)
 	if err := <-second; err == nil || !strings.Contains(err.Error(), "another process is exporting") {
 		t.Errorf("a second export meanwhile: %v", err)
 	}

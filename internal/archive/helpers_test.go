@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -48,9 +49,8 @@ func (in *instance) register(t *testing.T) {
 		names[e.Source.Name] = e.Provider.Name()
 	}
 	var err error
-	if in.sources, err = events.RegisterSources(t.Context(), in.gateway, names); err != nil {
-		t.Fatal(err)
-	}
+	in.sources, err = events.RegisterSources(t.Context(), in.gateway, names)
+	testkit.Must(t, err)
 }
 
 func (in *instance) append(t *testing.T, batch ...events.Delivery) (ids []int64) {
@@ -68,12 +68,11 @@ func (in *instance) append(t *testing.T, batch ...events.Delivery) (ids []int64)
 // simple returns a delivery of the simulated source with one event per key.
 func (in *instance) simple(body string, keys ...string) events.Delivery {
 	d := events.Delivery{Source: in.sources.Number["sim"], ReceivedAt: time.UnixMicro(1_790_000_000_123_456),
-		Origin:  events.OriginWebhook,
-		Headers: []byte(`{"A": "b"}`), Verification: []byte(`{"scheme": "sim", "secret": "main"}`), Body: []byte(body)}
+		Origin: events.OriginWebhook, Headers: []byte(`{"A": "b"}`),
+		Verification: []byte(`{"scheme": "sim", "secret": "main"}`), Body: []byte(body)}
 	for _, key := range keys {
 		d.Events = append(d.Events, provider.Event{Key: key, Type: "thing.made", Account: "acct", ObjectType: "thing",
-			ObjectID:   "o" + key,
-			OccurredAt: time.UnixMicro(1_780_000_000_000_001), APIVersion: "v1",
+			ObjectID: "o" + key, OccurredAt: time.UnixMicro(1_780_000_000_000_001), APIVersion: "v1",
 			Fingerprint: provider.BodyFingerprint([]byte(body + key))})
 	}
 	return d
@@ -132,16 +131,14 @@ func (in *instance) apply(t *testing.T) {
 			Provider: e.Provider}
 	}
 	p, err := apply.New(apply.Options{Pool: in.db.Role(t, "processor"), Settings: apply.DefaultSettings,
-		Logger:  slog.New(slog.DiscardHandler),
-		Metrics: prometheus.NewRegistry(), Sources: sources})
+		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Sources: sources})
 	testkit.Must(t, err)
 	ids, err := events.IDsAfter(t.Context(), in.db.Pool, 0, 1<<62, 100_000)
 	testkit.Must(t, err)
 	for len(ids) > 0 {
 		n := min(len(ids), 200)
-		if _, err := p.ApplyStored(t.Context(), apply.Target{}, ids[:n], false); err != nil {
-			t.Fatal(err)
-		}
+		_, err := p.ApplyStored(t.Context(), apply.Target{}, ids[:n], false)
+		testkit.Must(t, err)
 		ids = ids[n:]
 	}
 }
@@ -168,11 +165,9 @@ func (in *instance) log(t *testing.T) []string {
 func (in *instance) export(t *testing.T, f events.Filter) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	if _, err := archive.ExportToWriter(t.Context(), archive.ExportParams{Pool: in.operator, Filter: f,
-		Compression: archive.None},
-		&out); err != nil {
-		t.Fatal(err)
-	}
+	_, err := archive.ExportToWriter(t.Context(), archive.ExportParams{Pool: in.operator, Filter: f,
+		Compression: archive.None}, &out)
+	testkit.Must(t, err)
 	return out.Bytes()
 }
 
@@ -183,15 +178,6 @@ func (in *instance) importParams() archive.ImportParams {
 		im.Sources[e.Source.Name] = archive.Source{Provider: e.Provider, Config: e.Source}
 	}
 	return im
-}
-
-// keepReports collects the reports of an import, with their lines.
-func keepReports(im *archive.ImportParams) *[]string {
-	bad := &[]string{}
-	im.Report = func(where string, why error) {
-		*bad = append(*bad, where[strings.LastIndex(where, ":"):]+" "+why.Error())
-	}
-	return bad
 }
 
 // importText imports text as a file.
@@ -214,11 +200,12 @@ func (in *instance) wantImport(t *testing.T, im archive.ImportParams, name strin
 	}
 }
 
-func seed(t *testing.T) uint64 {
+// wantRows compares the result of a query with one text column.
+func (in *instance) wantRows(t *testing.T, sql string, want ...string) {
 	t.Helper()
-	s := rand.Uint64()
-	t.Logf("seed %d", s)
-	return s
+	if diff := cmp.Diff(want, in.db.QueryStrings(t, sql), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", sql, diff)
+	}
 }
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -229,7 +216,7 @@ func TestImport_exportedLog_makesSameObjects(t *testing.T) {
 	t.Parallel()
 	from, to := setup(t), setup(t)
 	from.register(t)
-	ds := from.deliveries(t, seed(t))
+	ds := from.deliveries(t, testkit.Seed(t))
 	total := 0
 	for len(ds) > 0 {
 		n := min(len(ds), 37)
@@ -245,10 +232,7 @@ func TestImport_exportedLog_makesSameObjects(t *testing.T) {
 	to.wantImport(t, to.importParams(), "all.ndjson", text, archive.ImportResult{Read: stored, Duplicate: stored})
 	to.register(t)
 	testkit.Equal(t, "the logs differ", from.log(t), to.log(t))
-	if origins := to.db.QueryStrings(t, `SELECT DISTINCT origin FROM events`); len(origins) != 1 ||
-		origins[0] != events.OriginImport {
-		t.Errorf("origins %v", origins)
-	}
+	to.wantRows(t, `SELECT DISTINCT origin FROM events`, events.OriginImport)
 	from.apply(t)
 	to.apply(t)
 	a, b := from.objects(t), to.objects(t)
@@ -293,12 +277,8 @@ func TestImport_eventsOfOneDelivery_shareBody(t *testing.T) {
 		}
 		n := int64(len(c.want))
 		to.wantImport(t, to.importParams(), "some.ndjson", text, archive.ImportResult{Read: n, Added: n})
-		got := to.db.QueryStrings(t, `SELECT e.event_id || ' ' || e.delivery_index || ' ' ||
-			convert_from(coalesce(e.body,
-			h.body), 'UTF8') FROM events e JOIN events h ON h.id = e.delivery_id ORDER BY 1`)
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%+v %s: %s", c.filter, c.keep, diff)
-		}
+		to.wantRows(t, `SELECT e.event_id || ' ' || e.delivery_index || ' ' ||
+			convert_from(coalesce(e.body, h.body), 'UTF8') FROM events e JOIN events h ON h.id = e.delivery_id ORDER BY 1`, c.want...)
 		if bodies := len(to.db.QueryStrings(t, `SELECT 'x' FROM events WHERE body IS NOT NULL`)); bodies != c.bodies {
 			t.Errorf("%+v: %d bodies stored, want %d", c.filter, bodies, c.bodies)
 		}
@@ -317,8 +297,6 @@ func TestImport_refetches_keepOrigin(t *testing.T) {
 	}
 	to.wantImport(t, to.importParams(), "all.ndjson", from.export(t, events.Filter{}),
 		archive.ImportResult{Read: 3, Added: 3})
-	want := []string{"import import import", "reconcile reconcile reconcile",
-		"webhook import webhook"}
-	testkit.Equal(t, "stored rows", want, to.db.QueryStrings(t, `SELECT event_id || ' ' || origin || ' ' ||
-		(verification->'imported'->>'origin') FROM events ORDER BY 1`))
+	to.wantRows(t, `SELECT event_id || ' ' || origin || ' ' || (verification->'imported'->>'origin') FROM events
+		ORDER BY 1`, "import import import", "reconcile reconcile reconcile", "webhook import webhook")
 }

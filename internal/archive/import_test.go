@@ -85,21 +85,17 @@ func TestImport_dryRun_writesNothing(t *testing.T) {
 	dry := im
 	dry.DryRun, dry.Pool = true, to.operator
 	to.wantImport(t, dry, "x.ndjson", text, want)
-	if diff := cmp.Diff(before, to.log(t)); diff != "" ||
-		len(to.db.QueryStrings(t, `SELECT event_id FROM event_conflicts`)) != 0 {
-		t.Errorf("a dry run wrote: %s", diff)
-	}
+	testkit.Equal(t, "a dry run wrote", before, to.log(t))
+	const conflictsSQL = `SELECT event_id || convert_from(body, 'UTF8') FROM event_conflicts`
+	to.wantRows(t, conflictsSQL)
 	to.wantImport(t, im, "x.ndjson", text, want)
-	if conflicts := to.db.QueryStrings(t, `SELECT event_id || convert_from(body, 'UTF8') FROM event_conflicts`); len(
-		conflicts) != 1 || conflicts[0] != "k2body" {
-		t.Errorf("conflicts %v", conflicts)
-	}
+	to.wantRows(t, conflictsSQL, "k2body")
 	empty := setup(t) // its sources have no numbers yet
 	dry = empty.importParams()
 	dry.DryRun, dry.Pool, dry.Report = true, empty.operator, im.Report
 	empty.wantImport(t, dry, "x.ndjson", text, archive.ImportResult{Read: 6, Added: 5, Bad: 1})
-	if got := empty.db.QueryStrings(t, `SELECT name FROM sources`); len(got) != 0 || reported != 3 {
-		t.Errorf("sources %v, %d reports", got, reported)
+	if empty.wantRows(t, `SELECT name FROM sources`); reported != 3 {
+		t.Errorf("%d reports", reported)
 	}
 }
 
@@ -170,11 +166,7 @@ func TestImport_sources_areResolved(t *testing.T) {
 	im = to.importParams()
 	im.Target, im.Sources["other"] = "other", im.Sources["sim"]
 	to.wantImport(t, im, "x.ndjson", text, archive.ImportResult{Read: 1, Added: 1}) // another source, another key
-	if got := to.db.QueryStrings(t,
-		`SELECT s.name FROM events e JOIN sources s ON s.number = e.source ORDER BY 1`); fmt.Sprint(
-		got) != "[other sim]" {
-		t.Errorf("sources %v", got)
-	}
+	to.wantRows(t, `SELECT s.name FROM events e JOIN sources s ON s.number = e.source ORDER BY 1`, "other", "sim")
 	for what, c := range map[string]struct {
 		change func(*archive.ImportParams)
 		want   string
@@ -254,9 +246,7 @@ func TestImport_providerFiles_areImported(t *testing.T) {
 		want := archive.ImportResult{Read: 4, Added: 3, Duplicate: 1}
 		if c.name == "stdin" {
 			im.Stdin = strings.NewReader(c.make(bodies))
-			if got, err := archive.Import(t.Context(), im, archive.Stdin); err != nil || got != want {
-				t.Errorf("%s: %+v, %v", c.name, got, err)
-			}
+			wantResult(t, c.name, im, want, archive.Stdin)
 		} else {
 			in.wantImport(t, im, c.name, []byte(c.make(bodies)), want)
 		}
@@ -268,9 +258,7 @@ func TestImport_providerFiles_areImported(t *testing.T) {
 			}
 		}
 		in.apply(t)
-		if n := len(in.objects(t)); n != 4 {
-			t.Errorf("%s: %d objects", c.name, n)
-		}
+		in.db.WantRows(t, 4, "objects")
 	}
 }
 
@@ -295,20 +283,19 @@ func TestImport_lines_keepBytes(t *testing.T) {
 	in := setup(t)
 	im := in.importParams()
 	im.Target = "stripe"
-	bad := keepReports(&im)
+	var bad []string
+	im.Report = func(where string, why error) {
+		bad = append(bad, where[strings.LastIndex(where, ":"):]+" "+why.Error())
+	}
 	const exact = `{ "id" : "evt_1",  "object":"event", "type":"a.b\u0041", "x":"]}\"," }`
 	text := " " + exact + " \n\n {\"broken\": tru}\n 17\n " +
 		"{\"id\":\"evt_2\",\"object\":\"event\",\"type\":\"t\"}\n {\"id\":"
 	in.wantImport(t, im, "x.json", []byte(text), archive.ImportResult{Read: 5, Added: 2, Bad: 3})
-	if got := in.db.QueryStrings(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE event_id = 'evt_1'`); len(
-		got) != 1 ||
-		got[0] != exact {
-		t.Errorf("body %q", got)
-	}
+	in.wantRows(t, `SELECT convert_from(body, 'UTF8') FROM events WHERE event_id = 'evt_1'`, exact)
 	want := []string{":3 invalid JSON", ":4 ", ":6 invalid JSON"}
 	for i, text := range want {
-		if len(*bad) != len(want) || !strings.HasPrefix((*bad)[i], text) {
-			t.Errorf("bad %q, want %q", *bad, want)
+		if len(bad) != len(want) || !strings.HasPrefix(bad[i], text) {
+			t.Errorf("bad %q, want %q", bad, want)
 			break
 		}
 	}
@@ -324,9 +311,8 @@ func TestImport_header_appliesToAllDeliveries(t *testing.T) {
 	for _, want := range []archive.ImportResult{{Read: 2, Added: 2}, {Read: 2, Duplicate: 2}} {
 		in.wantImport(t, im, "x.ndjson", []byte(text), want)
 	}
-	got := in.db.QueryStrings(t, `SELECT event_type || ' ' || headers::text FROM events ORDER BY 1`)
-	want := []string{`issues.closed {"X-Github-Event": "issues"}`, `issues.opened {"X-Github-Event": "issues"}`}
-	testkit.Equal(t, "stored headers", want, got)
+	in.wantRows(t, `SELECT event_type || ' ' || headers::text FROM events ORDER BY 1`,
+		`issues.closed {"X-Github-Event": "issues"}`, `issues.opened {"X-Github-Event": "issues"}`)
 }
 
 // A version may not be far ahead of the receipt, and an event's own time is not its receipt. An
@@ -338,20 +324,11 @@ func TestImport_receivedAt_isChosen(t *testing.T) {
 	im.Target = "stripe"
 	far := strings.Replace(compact(in.stripes(t, 1)[0]), "1780000000", "4070908800", -1)
 	in.wantImport(t, im, "x.ndjson", []byte(far), archive.ImportResult{Read: 1, Added: 1})
-	if got := in.db.QueryStrings(t,
-		`SELECT (received_at <= now())::text || (occurred_at > now())::text FROM events`); fmt.Sprint(
-		got) != "[truetrue]" {
-		t.Errorf("received in the past, occurred in the future: %v", got)
-	}
+	in.wantRows(t, `SELECT (received_at <= now())::text || (occurred_at > now())::text FROM events`, "truetrue")
 	in.register(t)
 	in.apply(t)
-	if got := in.db.QueryStrings(t, `SELECT status FROM outcomes`); fmt.Sprint(got) != "[dead]" {
-		t.Errorf("outcomes %v", got)
-	}
+	in.wantRows(t, `SELECT status FROM outcomes`, "dead")
 	im.ReceivedAt = time.UnixMicro(1_785_000_000_000_000)
 	in.wantImport(t, im, "y.ndjson", []byte(compact(in.stripes(t, 2)[1])), archive.ImportResult{Read: 1, Added: 1})
-	if got := in.db.QueryStrings(t,
-		`SELECT count(*)::text FROM events WHERE received_at = to_timestamp(1785000000)`); fmt.Sprint(got) != "[1]" {
-		t.Errorf("--received-at: %v", got)
-	}
+	in.db.WantRows(t, 1, `events WHERE received_at = to_timestamp(1785000000)`)
 }

@@ -48,9 +48,9 @@ func write(t *testing.T, name, text string) (path string) {
 	return path
 }
 
-func wantResult(t *testing.T, what string, im archive.ImportParams, path string, want archive.ImportResult) {
+func wantResult(t *testing.T, what string, im archive.ImportParams, want archive.ImportResult, paths ...string) {
 	t.Helper()
-	done, err := archive.Import(t.Context(), im, path)
+	done, err := archive.Import(t.Context(), im, paths...)
 	if diff := cmp.Diff(want, done); err != nil || diff != "" {
 		t.Errorf("%s: %v\n%s", what, err, diff)
 	}
@@ -70,28 +70,27 @@ func TestImport_eventsWithoutKeys_repeated_areDuplicates(t *testing.T) {
 	const text = "{\"t\":\"ping\"}\n{\"t\":\"ping\"}\n{\"u\":1}\n{\"t\":\"ping\"}"
 	fresh, again := archive.ImportResult{Read: 4, Added: 3, Bad: 1}, archive.ImportResult{Read: 4, Duplicate: 3, Bad: 1}
 	path := write(t, "x.ndjson", text)
-	wantResult(t, "the file", im, path, fresh)
+	wantResult(t, "the file", im, fresh, path)
 	testkit.Must(t, os.Chtimes(path, time.Now(), time.Now().Add(-time.Hour)))
-	wantResult(t, "touched", im, path, again)
-	wantResult(t, "copied", im, write(t, "x.ndjson", text), again)
-	wantResult(t, "grown", im, write(t, "x.ndjson", text+"\n{\"t\":\"ping\"}\n"),
-		archive.ImportResult{Read: 5, Added: 1, Duplicate: 3, Bad: 1})
+	wantResult(t, "touched", im, again, path)
+	wantResult(t, "copied", im, again, write(t, "x.ndjson", text))
+	wantResult(t, "grown", im, archive.ImportResult{Read: 5, Added: 1, Duplicate: 3, Bad: 1},
+		write(t, "x.ndjson", text+"\n{\"t\":\"ping\"}\n"))
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
 	if _, err := w.Write([]byte(text)); errors.Join(err, w.Close()) != nil {
 		t.Fatal(err)
 	}
-	wantResult(t, "compressed", im, write(t, "x.ndjson.gz", packed.String()), again)
-	wantResult(t, "of one name and other contents", im,
-		write(t, "x.ndjson", "{\"t\":\"ping\"}\n{\"t\":\"pong\"}\n{\"t\":\"ping\"}\n{\"t\":\"ping\"}"),
-		archive.ImportResult{Read: 4, Added: 3, Duplicate: 1})
-	wantResult(t, "of another name", im, write(t, "y.ndjson", text), fresh)
+	wantResult(t, "compressed", im, again, write(t, "x.ndjson.gz", packed.String()))
+	wantResult(t, "of one name and other contents", im, archive.ImportResult{Read: 4, Added: 3, Duplicate: 1},
+		write(t, "x.ndjson", "{\"t\":\"ping\"}\n{\"t\":\"pong\"}\n{\"t\":\"ping\"}\n{\"t\":\"ping\"}"))
+	wantResult(t, "of another name", im, fresh, write(t, "y.ndjson", text))
 	for i, want := range []archive.ImportResult{fresh, again} {
 		im.Stdin, im.Now = strings.NewReader(text), im.Now.Add(time.Duration(i)*time.Hour)
-		wantResult(t, "standard input", im, archive.Stdin, want)
+		wantResult(t, "standard input", im, want, archive.Stdin)
 	}
 	im.Stdin, im.Name = strings.NewReader(text), "z"
-	wantResult(t, "with a name", im, archive.Stdin, fresh)
+	wantResult(t, "with a name", im, fresh, archive.Stdin)
 }
 
 // The file of bad entries never overwrites existing contents. A repeated or interrupted import
@@ -153,10 +152,7 @@ func TestImport_dryRun_countsDuplicatesOnce(t *testing.T) {
 		want archive.ImportResult
 	}{{"dry", im, true, want}, {"few", few, true, atMost}, {"import", im, false, want}} {
 		c.im.DryRun = c.dry
-		got, err := archive.Import(t.Context(), c.im, one, two)
-		if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
-			t.Errorf("%s: %v\n%s", c.what, err, diff)
-		}
+		wantResult(t, c.what, c.im, c.want, one, two)
 	}
 }
 
@@ -221,7 +217,7 @@ func TestImport_otherContent_isBad(t *testing.T) {
 	} {
 		var reported []string
 		c.im.Report = func(_ string, why error) { reported = append(reported, why.Error()) }
-		wantResult(t, what, c.im, c.path, c.want)
+		wantResult(t, what, c.im, c.want, c.path)
 		for i, text := range c.reported {
 			if len(reported) != len(c.reported) || !strings.Contains(reported[i], text) ||
 				strings.Contains(reported[i], "signature") {

@@ -70,9 +70,8 @@ func TestAppend_allColumns_areReadBack(t *testing.T) {
 			}
 			batch = append(batch, d)
 		}
-		if _, err := events.Append(t.Context(), pool, batch); err != nil {
-			t.Fatalf("%s: %v", mode, err)
-		}
+		_, err := events.Append(t.Context(), pool, batch)
+		testkit.Must(t, err)
 		for key, want := range wants {
 			want.Key = mode + key
 			var got columns
@@ -139,8 +138,9 @@ func TestAppend_singleDeliveries_planOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	pool := b.connect(t, "pool_max_conns=1")
+	b.gateway = pool
 	for i := range 20 {
-		b.mustAppend(t, pool, incompressible(10+i))
+		b.append(t, b.delivery("x", incompressible(10+i)))
 	}
 	var custom, generic int
 	err := pool.QueryRow(t.Context(), `SELECT custom_plans, generic_plans FROM pg_prepared_statements
@@ -155,10 +155,10 @@ func TestAppend_singleDeliveries_planOnce(t *testing.T) {
 func TestAppend_lostStatement_isPreparedAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	pool := b.connect(t, "pool_max_conns=1")
+	b.gateway = b.connect(t, "pool_max_conns=1")
 	for i, command := range []string{"SELECT 1", "DEALLOCATE ALL", "DEALLOCATE ALL", "DISCARD PLANS"} {
-		testkit.ExecSQL(t, pool, command, pgx.QueryExecModeSimpleProtocol)
-		b.mustAppend(t, pool, fmt.Sprint("again", i))
+		testkit.ExecSQL(t, b.gateway, command, pgx.QueryExecModeSimpleProtocol)
+		b.append(t, b.delivery("x", fmt.Sprint("again", i)))
 	}
 }
 
@@ -201,12 +201,8 @@ func TestAppend_provenances_areStoredPerDelivery(t *testing.T) {
 	testkit.Must(t, err)
 	got := map[string]string{}
 	var key, provenance string
-	if _, err := pgx.ForEachRow(rows, []any{&key, &provenance}, func() error {
-		got[key] = provenance
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = pgx.ForEachRow(rows, []any{&key, &provenance}, func() error { got[key] = provenance; return nil })
+	testkit.Must(t, err)
 	testkit.Equal(t, "provenances", want, got)
 }
 

@@ -40,17 +40,6 @@ func (b *testBundle) insertEvents(t *testing.T, day time.Time, n int) {
 	}
 }
 
-// insertOutcome inserts an outcome of event n; object is the hash of its object.
-func (b *testBundle) insertOutcome(t *testing.T, day time.Time, n int, run, object int64, status string) {
-	t.Helper()
-	_, err := b.db.Pool.Exec(t.Context(), `
-		INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason, version,
-			attempts, at, rule_version)
-		VALUES ($1, $2, 1, $3, '', 'invoice', 'x', $4, 'because', '{"at": 1}', 1, now(), 1)`,
-		events.FirstID(day.Add(time.Duration(n)*time.Second)), run, object, status)
-	testkit.Must(t, err)
-}
-
 var firstDay = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
 func idsOf(items []events.Item) (ids []int64) {
@@ -73,11 +62,11 @@ func TestList_filters_selectEvents(t *testing.T) {
 	b := setup(t)
 	operator := b.db.Role(t, "operator")
 	b.insertEvents(t, firstDay, 8)
-	b.insertOutcome(t, firstDay, 2, 0, 77, "applied")
-	b.insertOutcome(t, firstDay, 2, 5, 77, "dead")   // a replay, not the live run
-	b.insertOutcome(t, firstDay, 3, 5, 0, "ignored") // only a replay: pending in the live run
-	b.insertOutcome(t, firstDay, 5, 0, 77, "dead")
-	b.insertOutcome(t, firstDay, 6, 0, 0, "ignored")
+	b.insertDecided(t, 2, 0, 77, "applied", 0, 0)
+	b.insertDecided(t, 2, 5, 77, "dead", 0, 0)   // a replay, not the live run
+	b.insertDecided(t, 3, 5, 0, "ignored", 0, 0) // only a replay: pending in the live run
+	b.insertDecided(t, 5, 0, 77, "dead", 0, 0)
+	b.insertDecided(t, 6, 0, 0, "ignored", 0, 0)
 	empty, a := "", "a"
 	for name, tc := range map[string]struct {
 		f    events.Filter
@@ -145,7 +134,7 @@ func TestList_pages_coverEverythingOnce(t *testing.T) {
 	b := setup(t)
 	b.insertEvents(t, firstDay, 25)
 	for _, n := range []int{1, 4, 9, 16, 25} {
-		b.insertOutcome(t, firstDay, n, 0, 77, "dead")
+		b.insertDecided(t, n, 0, 77, "dead", 0, 0)
 	}
 	for name, f := range map[string]events.Filter{"log": {}, "object": {Objects: []int64{77}}, "dead": {Status: "dead"},
 		"type": {Type: "invoice.*"}} {

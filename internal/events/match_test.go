@@ -166,10 +166,7 @@ func TestMatch_window_readsOnlyItsRows(t *testing.T) {
 		t.Fatalf("walked over %d of %d", len(ids), n)
 	}
 	var read int64
-	// the session reports its statistics at the end of its next transaction
-	for _, sql := range []string{`SELECT pg_stat_force_next_flush()`, `SELECT 1`} {
-		testkit.ExecSQL(t, pool, sql)
-	}
+	flushStatistics(t, pool)
 	testkit.Must(t, pool.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables
 		WHERE relname = 'events_20260301'`).Scan(&read))
 	if read > 3*n+n/10 { // once for the ends of windows, once for their events, and once when this test wrote the keys

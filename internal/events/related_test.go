@@ -14,59 +14,58 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// insertDecided inserts an outcome of event n about order 1, decided a second after the event was
-// stored. version and by are the numbers of versions; 0: none.
-func (b *testBundle) insertDecided(t *testing.T, n int, run int64, status string, version, by int) {
+// insertDecided inserts an outcome of event n of firstDay, decided a second after the event was
+// stored. object is the hash of its object. version and by are the numbers of versions; 0: none.
+func (b *testBundle) insertDecided(t *testing.T, n int, run, object int64, status string, version, by int) {
 	t.Helper()
-	id := events.FirstID(firstDay.Add(time.Duration(n) * time.Second))
 	b.db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
 		version, decided_by, attempts, at, rule_version)
-		SELECT $1::bigint, $2, 1, 77, '', 'order', '1', $3, '', CASE WHEN $4 > 0 THEN
+		SELECT $1::bigint, $2, 1, $6, '', 'order', '1', $3, '', CASE WHEN $4 > 0 THEN
 			jsonb_build_object('at', $4::int) END, CASE WHEN $5 > 0 THEN jsonb_build_object('at', $5::int) END, 1,
 			event_time($1::bigint) + interval '1 second', 1`,
-		id, run, status, version, by)
+		eventID(n), run, status, version, by, object)
+}
+
+// eventID returns the id of event n of firstDay; 0 for none.
+func eventID(n int) int64 {
+	if n == 0 {
+		return 0
+	}
+	return events.FirstID(firstDay.Add(time.Duration(n) * time.Second))
 }
 
 func TestShow_decidedByEvent_isWinner(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.insertEvents(t, firstDay, 30)
-	id := func(n int) int64 {
-		if n == 0 {
-			return 0
-		}
-		return events.FirstID(firstDay.Add(time.Duration(n) * time.Second))
-	}
-	b.insertDecided(t, 1, 0, "applied", 10, 10)
-	b.insertDecided(t, 2, 0, "applied", 20, 20)
-	b.insertDecided(t, 3, 0, "stale", 15, 20)
-	b.insertDecided(t, 4, 0, "unchanged", 20, 20) // the state of event 2 again
-	b.insertDecided(t, 5, 0, "stale", 15, 20)
-	b.insertDecided(t, 6, 0, "unchanged", 30, 30) // a new version of the same state
-	b.insertDecided(t, 7, 0, "stale", 25, 30)
-	b.insertDecided(t, 8, 0, "stale", 25, 99) // by a version that no event made
-	b.insertDecided(t, 9, 0, "ambiguous", 0, 30)
-	b.insertDecided(t, 10, 0, "ignored", 0, 0)
-	b.insertDecided(t, 11, 0, "applied", 40, 40)
-	b.insertDecided(t, 12, 0, "applied", 20, 20) // made after the decision about event 3
-	b.insertDecided(t, 3, 9, "stale", 15, 40)    // a replay soon after: event 11 is 8 s away
+	id := eventID
+	b.insertDecided(t, 1, 0, 77, "applied", 10, 10)
+	b.insertDecided(t, 2, 0, 77, "applied", 20, 20)
+	b.insertDecided(t, 3, 0, 77, "stale", 15, 20)
+	b.insertDecided(t, 4, 0, 77, "unchanged", 20, 20) // the state of event 2 again
+	b.insertDecided(t, 5, 0, 77, "stale", 15, 20)
+	b.insertDecided(t, 6, 0, 77, "unchanged", 30, 30) // a new version of the same state
+	b.insertDecided(t, 7, 0, 77, "stale", 25, 30)
+	b.insertDecided(t, 8, 0, 77, "stale", 25, 99) // by a version that no event made
+	b.insertDecided(t, 9, 0, 77, "ambiguous", 0, 30)
+	b.insertDecided(t, 10, 0, 77, "ignored", 0, 0)
+	b.insertDecided(t, 11, 0, 77, "applied", 40, 40)
+	b.insertDecided(t, 12, 0, 77, "applied", 20, 20) // made after the decision about event 3
+	b.insertDecided(t, 3, 9, 77, "stale", 15, 40)    // a replay soon after: event 11 is 8 s away
 	b.db.Exec(t, `UPDATE outcomes SET at = at + interval '20 s' WHERE run = 9`)
 	b.db.Exec(t, `INSERT INTO outcomes SELECT event_id + 1, 0, 2, object, account, object_type, object_id,
 		'applied', '', '{"at": 99}', NULL, 1, NULL, at, 1 FROM outcomes WHERE event_id = $1 AND run = 0`,
 		id(2)) // an equal hash
 	operator := b.db.Role(t, "operator")
-	for event, want := range map[int]string{1: "[0]", 2: "[0]", 3: fmt.Sprint([]int64{id(2), id(11)}),
-		4: fmt.Sprint([]int64{id(2)}), 5: fmt.Sprint([]int64{id(2)}), 6: "[0]", 7: fmt.Sprint([]int64{id(6)}), 8: "[0]",
-		9: fmt.Sprint([]int64{id(6)}), 10: "[0]"} {
+	for event, want := range map[int][]int64{1: {0}, 2: {0}, 3: {id(2), id(11)}, 4: {id(2)}, 5: {id(2)}, 6: {0},
+		7: {id(6)}, 8: {0}, 9: {id(6)}, 10: {0}} {
 		found, err := events.Show(t.Context(), operator, fmt.Sprint(id(event)), 0)
 		testkit.Must(t, err)
 		var got []int64
 		for _, o := range found.Outcomes {
 			got = append(got, o.DecidedByEvent)
 		}
-		if fmt.Sprint(got) != want {
-			t.Errorf("event %d: decided by %d, want %s", event, got, want)
-		}
+		testkit.Equal(t, fmt.Sprint("what decided event ", event), want, got)
 		if event > 3 && (found.PreviousEvent != id(event-1) || found.NextEvent != id(event+1)) {
 			t.Errorf("event %d: between %d and %d", event, found.PreviousEvent, found.NextEvent)
 		}
@@ -112,16 +111,13 @@ func TestShow_objectWithManyEvents_readsBoundedRows(t *testing.T) {
 		SELECT $1::bigint + g, 0, 1, 77, '', 'order', '1', 'stale', '', '{"at": 1}', '{"at": 2}', 1,
 			event_time($1::bigint) + interval '5 s', 1 FROM generate_series(1, $2::int) g`, events.FirstID(firstDay),
 		outcomes)
-	b.insertDecided(t, 5, 0, "stale", 1, 2)
-	id := events.FirstID(firstDay.Add(5 * time.Second))
+	b.insertDecided(t, 5, 0, 77, "stale", 1, 2)
+	id := eventID(5)
 	statements := testkit.Statements("internal/events")
 	b.db.WithEachPlan(t, func(name string, tx pgx.Tx) {
 		readRows := func() (n int) {
-			if err := tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch)::int
-				FROM pg_stat_xact_user_tables WHERE relname = 'outcomes' OR relname LIKE 'events%'`).
-				Scan(&n); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(t, tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch)::int
+				FROM pg_stat_xact_user_tables WHERE relname = 'outcomes' OR relname LIKE 'events%'`).Scan(&n))
 			return n
 		}
 		before := readRows()

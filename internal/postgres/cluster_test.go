@@ -23,9 +23,9 @@ import (
 func clusterDir(t *testing.T) string {
 	t.Helper()
 	parent, err := os.MkdirTemp("", "postern-cluster-")
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(parent) })
-	must(t, os.Chmod(parent, 0o711))
+	testkit.Must(t, os.Chmod(parent, 0o711))
 	return filepath.Join(parent, "pg")
 }
 
@@ -33,7 +33,7 @@ func start(t *testing.T, dir string) *postgres.Cluster {
 	t.Helper()
 	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true,
 		Logger: testkit.Logger(t)})
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { stop(t, c) })
 	return c
 }
@@ -50,9 +50,9 @@ func stop(t *testing.T, c *postgres.Cluster) {
 func query(t *testing.T, url, sql string) (response string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
-	must(t, err)
+	testkit.Must(t, err)
 	defer conn.Close(context.Background())
-	must(t, conn.QueryRow(t.Context(), sql).Scan(&response))
+	testkit.Must(t, conn.QueryRow(t.Context(), sql).Scan(&response))
 	return response
 }
 
@@ -60,7 +60,7 @@ func TestCluster_stopsAndKills_keepData(t *testing.T) {
 	t.Parallel()
 	dir := clusterDir(t)
 	c := start(t, dir)
-	must(t, errOf(postgres.Migrate(t.Context(), c.URL())))
+	testkit.Must(t, errOf(postgres.Migrate(t.Context(), c.URL())))
 	if got := query(t, c.URL(), "SELECT current_setting('data_checksums') || current_setting('listen_addresses') || "+
 		"current_setting('max_locks_per_transaction')"); got != "on256" {
 		t.Errorf("checksums, addresses and locks are %q, want on, none, 256", got)
@@ -78,7 +78,7 @@ func TestCluster_stopsAndKills_keepData(t *testing.T) {
 	killedParent(t, dir)
 	// This process runs and is not a server of the directory, like a process with a reused pid.
 	stale := fmt.Sprintf("%d\n%s\n1700000000\n5432\n", os.Getpid(), filepath.Join(dir, "data"))
-	must(t, os.WriteFile(filepath.Join(dir, "data", "postmaster.pid"), []byte(stale), 0o600))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, "data", "postmaster.pid"), []byte(stale), 0o600))
 	if n, err := postgres.Migrate(t.Context(), start(t, dir).URL()); err != nil || n != 0 {
 		t.Errorf("after a restart %d migrations are to be applied again, %v; want none", n, err)
 	}
@@ -88,7 +88,7 @@ func TestSocketDir_longPath_isReplaced(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{strings.Repeat("/long", 25), `/a,b`} {
 		socket, err := postgres.SocketDir(dir, nil)
-		must(t, err)
+		testkit.Must(t, err)
 		if len(socket) > 80 || strings.HasPrefix(socket, dir) {
 			t.Errorf("the socket of a cluster in %s lies in %s", dir, socket)
 		}
@@ -112,7 +112,7 @@ func TestClusterHelper(t *testing.T) {
 		return
 	}
 	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true})
-	must(t, err)
+	testkit.Must(t, err)
 	fmt.Println("ready", c.URL())
 	<-c.Done()
 }
@@ -124,18 +124,18 @@ func killedParent(t *testing.T, dir string) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestClusterHelper$")
 	cmd.Env = append(os.Environ(), helperDir+"="+dir)
 	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	testkit.Must(t, err)
+	testkit.Must(t, cmd.Start())
 	var url string
 	if _, err := fmt.Fscanf(out, "ready %s\n", &url); err != nil {
 		t.Fatalf("the helper did not start its cluster: %v", err)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
-	must(t, err)
+	testkit.Must(t, err)
 	line, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(line)
-	must(t, err)
-	must(t, cmd.Process.Kill())
+	testkit.Must(t, err)
+	testkit.Must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // killed
 	testkit.Eventually(t, 10*time.Second, func() error {
 		if err := syscall.Kill(pid, 0); err == nil {
@@ -148,10 +148,10 @@ func killedParent(t *testing.T, dir string) {
 func TestClusterDir_root_serverCanEnter(t *testing.T) {
 	t.Parallel()
 	closed := t.TempDir() // mode 0700 in it or a parent, and owned by this account
-	must(t, os.Chmod(closed, 0o700))
+	testkit.Must(t, os.Chmod(closed, 0o700))
 	want := filepath.Join(closed, "state", "postgres")
 	dir, moved, err := postgres.ClusterDir(want)
-	must(t, err)
+	testkit.Must(t, err)
 	if os.Geteuid() != 0 {
 		if moved || dir != want {
 			t.Errorf("got %s, moved %t; the server runs as us and can enter", dir, moved)
@@ -164,9 +164,9 @@ func TestClusterDir_root_serverCanEnter(t *testing.T) {
 	if again, _, err := postgres.ClusterDir(want); err != nil || again != dir {
 		t.Errorf("the second result is %s, %v; want the first, %s", again, err, dir)
 	}
-	must(t, os.Mkdir(filepath.Join(closed, "state"), 0o755))
+	testkit.Must(t, os.Mkdir(filepath.Join(closed, "state"), 0o755))
 	link := filepath.Join(t.TempDir(), "link")
-	must(t, os.Symlink(closed, link))
+	testkit.Must(t, os.Symlink(closed, link))
 	if other, _, err := postgres.ClusterDir(filepath.Join(link, "state", "postgres")); err != nil || other != dir {
 		t.Errorf("through a link it is %s, %v; want the same, %s", other, err, dir)
 	}
@@ -181,7 +181,7 @@ func TestStartCluster_settings_areApplied(t *testing.T) {
 	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: clusterDir(t), Fast: true,
 		Logger:   testkit.Logger(t),
 		Settings: map[string]string{"shared_buffers": "16MB", "application_name": "a b=c"}})
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { stop(t, c) })
 	// A setting that the server has anyway, a new one, and one that was not given.
 	const sql = "SELECT current_setting('shared_buffers') || ', ' || reset_val || ', ' || " +
@@ -224,21 +224,28 @@ func TestStartCluster_invalidSetting_isNamed(t *testing.T) {
 func lockFiles(t *testing.T, dir string) (server, socket string) {
 	t.Helper()
 	folder, err := postgres.SocketDir(dir, nil)
-	must(t, err)
+	testkit.Must(t, err)
 	return filepath.Join(dir, "data", "postmaster.pid"), filepath.Join(folder, ".s.PGSQL.5432.lock")
+}
+
+// accountCommand runs a program as the server's account.
+func accountCommand(t *testing.T, program string) *exec.Cmd {
+	t.Helper()
+	credential, err := postgres.ServerCredential()
+	testkit.Must(t, err)
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	return cmd
 }
 
 // ended is a process of the server's account that has ended: a zombie until the test ends, or
 // waited for.
 func ended(t *testing.T, zombie bool) int {
 	t.Helper()
-	credential, err := postgres.ServerCredential()
-	must(t, err)
-	cmd := exec.CommandContext(t.Context(), "true")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
-	must(t, cmd.Start())
+	cmd := accountCommand(t, "true")
+	testkit.Must(t, cmd.Start())
 	if !zombie {
-		must(t, cmd.Wait())
+		testkit.Must(t, cmd.Wait())
 		return cmd.Process.Pid
 	}
 	t.Cleanup(func() { _ = cmd.Wait() })
@@ -256,15 +263,12 @@ func ended(t *testing.T, zombie bool) int {
 // The system may give the pid of a dead server to such a process.
 func living(t *testing.T) int {
 	t.Helper()
-	credential, err := postgres.ServerCredential()
-	must(t, err)
-	cmd := exec.CommandContext(t.Context(), "cat")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	cmd := accountCommand(t, "cat")
 	stdin, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		_ = stdin.Close()
 		_ = cmd.Wait()
@@ -275,18 +279,18 @@ func living(t *testing.T) int {
 // write writes a file that the server's account owns.
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	must(t, os.WriteFile(file, []byte(text), 0o600))
+	testkit.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	c, err := postgres.ServerCredential()
 	if err == nil && c != nil {
 		err = os.Chown(file, int(c.Uid), int(c.Gid))
 	}
-	must(t, err)
+	testkit.Must(t, err)
 }
 
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	must(t, err)
+	testkit.Must(t, err)
 	return string(text)
 }
 
@@ -322,7 +326,7 @@ func TestStartCluster_lockOfADeadServer_isRemoved(t *testing.T) {
 // a second postern.
 func startRejected(t *testing.T, dir string) {
 	t.Helper()
-	must(t, os.Remove(filepath.Join(dir, "lock")))
+	testkit.Must(t, os.Remove(filepath.Join(dir, "lock")))
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err := postgres.StartCluster(ctx, postgres.ClusterOptions{Dir: dir, Fast: true})
@@ -362,22 +366,22 @@ func TestStartCluster_sessionsOfAKilledServer_areWaitedFor(t *testing.T) {
 	c := start(t, dir)
 	server, _ := lockFiles(t, dir)
 	conn, err := pgx.Connect(t.Context(), c.URL())
-	must(t, err)
+	testkit.Must(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	session := int(conn.PgConn().PID())
-	must(t, syscall.Kill(session, syscall.SIGSTOP))
+	testkit.Must(t, syscall.Kill(session, syscall.SIGSTOP))
 	defer syscall.Kill(session, syscall.SIGKILL) // if the test failed before it
 	line, _, _ := strings.Cut(read(t, server), "\n")
 	pid, err := strconv.Atoi(line)
-	must(t, err)
-	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	testkit.Must(t, err)
+	testkit.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 	<-c.Done()
 	startRejected(t, dir)
 	if line, _, _ := strings.Cut(read(t, server), "\n"); line != strconv.Itoa(pid) {
 		t.Errorf("the lock names %s, want %d", line, pid)
 	}
-	must(t, syscall.Kill(session, syscall.SIGKILL))
-	must(t, os.Remove(filepath.Join(dir, "lock")))
+	testkit.Must(t, syscall.Kill(session, syscall.SIGKILL))
+	testkit.Must(t, os.Remove(filepath.Join(dir, "lock")))
 	start(t, dir)
 }
 

@@ -9,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -25,26 +23,21 @@ func TestConnect_session_isConfigured(t *testing.T) {
 	db := testkit.Database(t)
 	db.Exec(t,
 		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$")
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: db.URL, Role: "postern_gateway",
-		AppName: "gateway-1", MaxConns: 3})
-	must(t, err)
-	defer pool.Close()
+	pool := connect(t, postgres.Options{URL: db.URL, Role: "postern_gateway", AppName: "gateway-1", MaxConns: 3})
 	for setting, want := range map[string]string{
 		"search_path": "postern", "synchronous_commit": "on", "application_name": "gateway-1",
 		"role": "postern_gateway", "jit": "off",
 	} {
-		var got string
-		if err := pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil ||
-			got != want {
-			t.Errorf("%s is %q, %v; want %q", setting, got, err, want)
-		}
+		wantSetting(t, pool, setting, want)
 	}
 	if got := pool.Config().MaxConns; got != 3 {
 		t.Errorf("the pool has %d connections at most, want 3", got)
 	}
 }
 
-// Neither the URL, the login nor the database changes how a session commits.
+// Neither the URL, the login nor the database changes how a session commits. Sessions of migrations,
+// of their status and of a private server's start have no pool. archtest ensures that no other
+// package opens sessions.
 func TestSession_otherDefaults_commitsAsWritten(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
@@ -66,38 +59,44 @@ func TestSession_otherDefaults_commitsAsWritten(t *testing.T) {
 		"synchronous_commit":            {"off", "on"},
 		"default_transaction_isolation": {"serializable", "read committed"},
 	}
-	for name, change := range map[string]func(q url.Values, setting, value string){
-		"database": func(url.Values, string, string) {},
-		"setting":  func(q url.Values, setting, value string) { q.Set(setting, value) },
-		"options": func(q url.Values, setting, value string) {
-			q.Set("options", "--"+strings.ReplaceAll(setting, "_", "-")+"="+value)
+	for name, change := range map[string]func(setting, value string) string{
+		"database": func(string, string) string { return db.URL },
+		"setting":  func(setting, value string) string { return withParam(t, db.URL, setting, value) },
+		"options": func(setting, value string) string {
+			return withParam(t, db.URL, "options", "--"+strings.ReplaceAll(setting, "_", "-")+"="+value)
 		},
-		"login": func(q url.Values, _, _ string) { q.Set("user", login) },
+		"login": func(string, string) string { return withParam(t, db.URL, "user", login) },
 	} {
 		for setting, value := range settings {
+			address := change(setting, value.given)
 			t.Run(name+" "+setting, func(t *testing.T) {
 				t.Parallel()
-				u, err := url.Parse(db.URL)
-				must(t, err)
-				q := u.Query()
-				change(q, setting, value.given)
-				u.RawQuery = q.Encode()
-				conn, err := pgx.Connect(t.Context(), u.String())
-				must(t, err)
-				defer conn.Close(context.Background())
-				pool, err := postgres.Connect(t.Context(), postgres.Options{URL: u.String(), MaxConns: 2})
-				must(t, err)
-				defer pool.Close()
-				for want, from := range map[string]interface {
-					QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-				}{value.given: conn, value.ours: pool} {
-					var got string
-					if err := from.QueryRow(t.Context(), "SHOW "+setting).Scan(&got); err != nil || got != want {
-						t.Errorf("%s, %v; want %s", got, err, want)
-					}
+				cfg, err := postgres.SessionConfig(address)
+				testkit.Must(t, err)
+				unchanged, err := pgx.ParseConfig(address)
+				testkit.Must(t, err)
+				for _, c := range []struct {
+					config *pgx.ConnConfig
+					want   string
+				}{{unchanged, value.given}, {cfg, value.ours}} {
+					conn, err := pgx.ConnectConfig(t.Context(), c.config)
+					testkit.Must(t, err)
+					defer conn.Close(context.Background())
+					wantSetting(t, conn, setting, c.want)
 				}
+				wantSetting(t, connect(t, postgres.Options{URL: address, MaxConns: 2}), setting, value.ours)
 			})
 		}
+	}
+}
+
+func wantSetting(t *testing.T, in interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, setting, want string) {
+	t.Helper()
+	var got string
+	if err := in.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil || got != want {
+		t.Errorf("%s is %q, %v; want %q", setting, got, err, want)
 	}
 }
 
@@ -111,10 +110,10 @@ func TestSession_settingsDroppedByPooler_isRejected(t *testing.T) {
 			"committed"},
 	} {
 		cfg, err := postgres.PoolConfig(postgres.Options{URL: db.URL, Role: "postern_gateway"})
-		must(t, err)
+		testkit.Must(t, err)
 		cfg.ConnConfig.RuntimeParams[setting] = tc.value
 		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-		must(t, err)
+		testkit.Must(t, err)
 		if err := postgres.CheckConnection(t.Context(), pool); err == nil || !strings.Contains(err.Error(), tc.want) ||
 			postgres.IsUnavailable(err) {
 			t.Errorf("%s: got %v, unavailable: %t", setting, err, postgres.IsUnavailable(err))
@@ -123,68 +122,41 @@ func TestSession_settingsDroppedByPooler_isRejected(t *testing.T) {
 	}
 }
 
-// Sessions of migrations, of their status and of a private server's start have no pool. archtest
-// ensures that no other package opens sessions.
-func TestSessionConfig_otherDefaults_commitsAsWritten(t *testing.T) {
-	t.Parallel()
-	db := testkit.Database(t)
-	change := "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', " +
-		"current_database()); END $$"
-	db.Exec(t, change)
-	cfg, err := postgres.SessionConfig(db.URL)
-	must(t, err)
-	conn, err := pgx.ConnectConfig(t.Context(), cfg)
-	must(t, err)
-	defer conn.Close(context.Background())
-	var commit, level string
-	const settingsSQL = `SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')`
-	if err := conn.QueryRow(t.Context(), settingsSQL).Scan(&commit, &level); err != nil || commit != "on" ||
-		level != "read committed" {
-		t.Errorf("%s, %s, %v", commit, level, err)
-	}
-}
-
 // Unsafe settings of the server are reported at each session's start.
 func TestConnect_unsafeServerSettings_areReported(t *testing.T) {
 	t.Parallel()
 	reportedBy := func(address string) (reported [][]string) {
 		t.Helper()
-		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: address, MaxConns: 1,
-			OnUnsafeSettings: func(off []string) { reported = append(reported, off) }})
-		must(t, err)
-		pool.Close()
+		connect(t, postgres.Options{URL: address, MaxConns: 1,
+			OnUnsafeSettings: func(off []string) { reported = append(reported, off) }}).Close()
 		return reported
 	}
-	equal(t, "of a fast one", [][]string{{"fsync", "full_page_writes"}}, reportedBy(testkit.Database(t).URL))
+	testkit.Equal(t, "of a fast one", [][]string{{"fsync", "full_page_writes"}}, reportedBy(testkit.Database(t).URL))
 	c, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: clusterDir(t)})
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { stop(t, c) })
-	equal(t, "of a durable one", [][]string{{}}, reportedBy(c.URL()))
+	testkit.Equal(t, "of a durable one", [][]string{{}}, reportedBy(c.URL()))
 }
 
 func TestConnect_errors_sayWhatToDo(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	db.Exec(t, "DROP ROLE IF EXISTS plain_login; CREATE ROLE plain_login LOGIN")
-	with := func(change func(*url.URL, url.Values)) string {
-		u, err := url.Parse(db.URL)
-		must(t, err)
-		q := u.Query()
-		change(u, q)
-		u.RawQuery = q.Encode()
-		return u.String()
-	}
+	missing, err := url.Parse(db.URL)
+	testkit.Must(t, err)
+	missing.Path = "/missing"
 	for name, c := range map[string]struct {
 		url, role, want string
 		unavailable     bool
 	}{
-		"not a member": {with(func(_ *url.URL, q url.Values) { q.Set("user", "plain_login") }), "postern_gateway",
+		"not a member": {withParam(t, db.URL, "user", "plain_login"), "postern_gateway",
 			`GRANT postern_gateway TO "plain_login"`, false},
 		"no such role": {db.URL, "postern_nobody", "postern migrate up", false},
-		"no database":  {with(func(u *url.URL, _ url.Values) { u.Path = "/missing" }), "", "CREATE DATABASE", false},
-		"no socket": {with(func(_ *url.URL, q url.Values) { q.Set("host", "/nonexistent") }), "",
-			"start PostgreSQL", true},
-		"no server":     {"postgres://u:hunter2@127.0.0.1:1/d", "", "check that the server is running", true},
+		"no database":  {missing.String(), "", "CREATE DATABASE", false},
+		"no socket":    {withParam(t, db.URL, "host", "/nonexistent"), "", "start PostgreSQL", true},
+		"no server":    {"postgres://u:hunter2@127.0.0.1:1/d", "", "check that the server is running", true},
+		"two hosts without a server": {"postgres://u:hunter2@127.0.0.1:1,127.0.0.1:2/d", "",
+			`database "d" on 127.0.0.1 port 1, 127.0.0.1 port 2 as "u"`, true},
 		"no URL at all": {"postgres://u:hunter2@127.0.0.1:notaport/d", "", "read database URL", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -215,20 +187,27 @@ func TestCheckVersion_oldServer_isRejected(t *testing.T) {
 	}
 }
 
-func TestConnect_severalHosts_usesPrimary(t *testing.T) {
+// Of several hosts the primary is used. An idle session that does not respond is closed before a
+// call gets it; the URL may set the timeout.
+func TestPoolConfig_urls_setPrimaryAndTimeouts(t *testing.T) {
 	t.Parallel()
-	for dsn, want := range map[string]bool{
-		"postgres://u@a:1,b:2/d":                          true,
-		"postgres://u@a:1,b:2/d?target_session_attrs=any": false,
-		"postgres://u@a:1/d":                              false,
+	for dsn, want := range map[string]struct {
+		primary bool
+		ping    time.Duration
+	}{
+		"postgres://u@a:1,b:2/d":                          {true, 3 * time.Second},
+		"postgres://u@a:1,b:2/d?target_session_attrs=any": {false, 3 * time.Second},
+		"postgres://u@a:1/d":                              {false, 3 * time.Second},
+		"postgres://x/y?pool_ping_timeout=7s":             {false, 7 * time.Second},
 	} {
 		cfg, err := postgres.PoolConfig(postgres.Options{URL: dsn})
-		must(t, err)
-		if got := cfg.ConnConfig.ValidateConnect != nil; got != want {
-			t.Errorf("%s: asks for a writable server: %t, want %t", dsn, got, want)
+		testkit.Must(t, err)
+		if got := cfg.ConnConfig.ValidateConnect != nil; got != want.primary {
+			t.Errorf("%s: asks for a writable server: %t, want %t", dsn, got, want.primary)
 		}
-		if cfg.ConnConfig.ConnectTimeout != 3*time.Second {
-			t.Errorf("%s: connect timeout %s, want 3s", dsn, cfg.ConnConfig.ConnectTimeout)
+		if cfg.ConnConfig.ConnectTimeout != 3*time.Second || cfg.PingTimeout != want.ping {
+			t.Errorf("%s: connect timeout %s, want 3s; ping timeout %s, want %s", dsn, cfg.ConnConfig.ConnectTimeout,
+				cfg.PingTimeout, want.ping)
 		}
 	}
 }
@@ -237,11 +216,9 @@ func TestConnect_deadHost_isSkipped(t *testing.T) {
 	t.Parallel()
 	live := testkit.Proxy(t, testkit.Database(t).URL)
 	u, err := url.Parse(live.URL)
-	must(t, err)
+	testkit.Must(t, err)
 	u.Host = "127.0.0.1:1," + u.Host
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: u.String()})
-	must(t, err)
-	pool.Close()
+	connect(t, postgres.Options{URL: u.String()})
 }
 
 func TestFindInstallation_noBinaries_saysHowToInstall(t *testing.T) {
@@ -252,29 +229,27 @@ func TestFindInstallation_noBinaries_saysHowToInstall(t *testing.T) {
 	}
 }
 
-// must fails the test on an error.
-func must(t testing.TB, err error) {
+// connect opens a pool until the test ends.
+func connect(t *testing.T, o postgres.Options) *pgxpool.Pool {
 	t.Helper()
+	pool, err := postgres.Connect(t.Context(), o)
 	testkit.Must(t, err)
+	t.Cleanup(pool.Close)
+	return pool
 }
 
 // errOf returns the error of a call and ignores its other result.
 func errOf[T any](_ T, err error) error { return err }
 
-// equal reports the difference between a value and the wanted one.
-func equal(t testing.TB, what string, want, got any, opts ...cmp.Option) {
+// withParam sets a parameter of a URL.
+func withParam(t *testing.T, address, name, value string) string {
 	t.Helper()
-	testkit.Equal(t, what, want, got, opts...)
-}
-
-// execSQL runs a statement over a pool, a session or a transaction.
-func execSQL(t testing.TB, over interface {
-	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
-}, sql string, args ...any) {
-	t.Helper()
-	if _, err := over.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	u, err := url.Parse(address)
+	testkit.Must(t, err)
+	q := u.Query()
+	q.Set(name, value)
+	u.RawQuery = q.Encode()
+	return u.String()
 }
 
 func TestIdentity_sameDatabaseOnly(t *testing.T) {
@@ -294,9 +269,7 @@ func TestIdentity_sameDatabaseOnly(t *testing.T) {
 	if id(other.URL) == want {
 		t.Error("two databases have one identity")
 	}
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: one.URL, Role: "postern_operator", Identity: want})
-	must(t, err)
-	pool.Close()
+	connect(t, postgres.Options{URL: one.URL, Role: "postern_operator", Identity: want})
 	if _, err := postgres.Connect(t.Context(), postgres.Options{URL: other.URL, Identity: want}); !errors.Is(err,
 		postgres.ErrOtherDatabase) {
 		t.Errorf("connect to another database: %v", err)
@@ -324,17 +297,9 @@ func TestClusterURL_namesEachPart(t *testing.T) {
 func TestConnect_readTimeout_rejectsWrites(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	address := db.URL + " target_session_attrs=read-write"
-	if strings.Contains(db.URL, "://") {
-		address = db.URL + "&target_session_attrs=read-write"
-	}
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: address, ReadTimeout: 1500 * time.Millisecond})
-	testkit.Must(t, err)
-	defer pool.Close()
-	var timeout string
-	if err := pool.QueryRow(t.Context(), "SHOW statement_timeout").Scan(&timeout); err != nil || timeout != "1500ms" {
-		t.Errorf("statement_timeout %s, %v", timeout, err)
-	}
+	address := withParam(t, db.URL, "target_session_attrs", "read-write")
+	pool := connect(t, postgres.Options{URL: address, ReadTimeout: 1500 * time.Millisecond})
+	wantSetting(t, pool, "statement_timeout", "1500ms")
 	if _, err := pool.Exec(t.Context(), "CREATE TABLE written ()"); postgres.Code(err) != "25006" {
 		t.Errorf("a write: %v", err)
 	}

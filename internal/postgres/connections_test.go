@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -19,9 +20,9 @@ import (
 func TestConnect_stalledSetup_timesOut(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testkit.Must(t, err)
 	served := make(chan struct{})
-	defer func() { _ = l.Close(); <-served }()
+	t.Cleanup(func() { _ = l.Close(); <-served })
 	go func() {
 		defer close(served)
 		for {
@@ -42,10 +43,8 @@ func TestConnect_stalledSetup_timesOut(t *testing.T) {
 			}
 		}
 	}()
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: "postgres://postern@" + l.Addr().String() +
-		"/postern?sslmode=disable", Role: "postern_gateway", MaxConns: 1, Lazy: true})
-	must(t, err)
-	defer pool.Close()
+	pool := connect(t, postgres.Options{URL: "postgres://postern@" + l.Addr().String() + "/postern?sslmode=disable",
+		Role: "postern_gateway", MaxConns: 1, Lazy: true})
 	ended := make(chan error, 1)
 	go func() { ended <- postgres.CheckConnection(t.Context(), pool) }()
 	select {
@@ -58,18 +57,6 @@ func TestConnect_stalledSetup_timesOut(t *testing.T) {
 	}
 }
 
-// An idle session that does not respond is closed before a call gets it. The URL may set the
-// timeout.
-func TestPool_ping_timesOut(t *testing.T) {
-	t.Parallel()
-	for url, want := range map[string]time.Duration{"postgres://x/y": 3 * time.Second,
-		"postgres://x/y?pool_ping_timeout=7s": 7 * time.Second} {
-		if cfg, err := postgres.PoolConfig(postgres.Options{URL: url}); err != nil || cfg.PingTimeout != want {
-			t.Errorf("%s: %v, %v; want %s", url, cfg.PingTimeout, err, want)
-		}
-	}
-}
-
 // CloseSilent closes the silent connections of several pools, CloseAll all of them. Open calls then
 // get an error for which IsUnavailable is true, and no new connection is opened.
 func TestConnections_closeAll_endsCalls(t *testing.T) {
@@ -77,9 +64,7 @@ func TestConnections_closeAll_endsCalls(t *testing.T) {
 	db := testkit.Database(t)
 	lines := new(postgres.Connections)
 	call := func(statement string) (ended chan error) {
-		pool, err := postgres.Connect(t.Context(), postgres.Options{URL: db.URL, MaxConns: 1, Connections: lines})
-		must(t, err)
-		t.Cleanup(pool.Close)
+		pool := connect(t, postgres.Options{URL: db.URL, MaxConns: 1, Connections: lines})
 		ended = make(chan error, 1)
 		go func() {
 			_, err := pool.Exec(t.Context(), statement)
@@ -123,7 +108,7 @@ func TestConnections_closeAll_endsCalls(t *testing.T) {
 // sleeps reports whether a session is in pg_sleep.
 func sleeps(t *testing.T, db *testkit.DB, pid uint32) (yes bool) {
 	t.Helper()
-	must(t,
+	testkit.Must(t,
 		db.Pool.QueryRow(t.Context(),
 			"SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep'", pid).Scan(&yes))
 	return yes
@@ -134,25 +119,24 @@ func sleeps(t *testing.T, db *testkit.DB, pid uint32) (yes bool) {
 func TestRun_cancelled_closesSession(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
+	type interrupted struct {
+		cancel func()
+		proxy  *testkit.FaultProxy
+		pid    uint32
+	}
 	for name, c := range map[string]struct {
-		end  func(ctx context.Context, cancel func(), proxy *testkit.FaultProxy, pid uint32) error
+		end  func(context.Context, interrupted) error
 		want error
 		code string
 		// gone: the server notices the closed connection.
 		gone bool
 	}{
-		"deadline": {func(context.Context, func(), *testkit.FaultProxy, uint32) error { return nil },
-			context.DeadlineExceeded, "", true},
-		"cancelled": {func(_ context.Context, cancel func(), _ *testkit.FaultProxy,
-			_ uint32) error {
-			cancel()
-			return nil
-		}, context.Canceled, "", true},
-		"cut off": {func(_ context.Context, _ func(), p *testkit.FaultProxy, _ uint32) error { p.Cut(); return nil },
-			nil, "", false},
-		"terminated": {func(ctx context.Context, _ func(), _ *testkit.FaultProxy, pid uint32) error {
-			_, err := db.Pool.Exec(ctx, "SELECT pg_terminate_backend($1)", pid)
-			return err
+		"deadline": {func(context.Context, interrupted) error { return nil }, context.DeadlineExceeded, "", true},
+		"cancelled": {func(_ context.Context, s interrupted) error { s.cancel(); return nil }, context.Canceled, "",
+			true},
+		"cut off": {func(_ context.Context, s interrupted) error { s.proxy.Cut(); return nil }, nil, "", false},
+		"terminated": {func(ctx context.Context, s interrupted) error {
+			return errOf(db.Pool.Exec(ctx, "SELECT pg_terminate_backend($1)", s.pid))
 		}, nil, "57P01", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -177,7 +161,7 @@ func TestRun_cancelled_closesSession(t *testing.T) {
 				}
 				return nil
 			})
-			must(t, c.end(t.Context(), cancel, proxy, pid))
+			testkit.Must(t, c.end(t.Context(), interrupted{cancel, proxy, pid}))
 			began := time.Now()
 			err := <-ended
 			if elapsed := time.Since(began); elapsed > 10*time.Second || !conn.IsClosed() {
@@ -205,7 +189,7 @@ func TestRun_cancelledWhileWriting_closesSession(t *testing.T) {
 	proxy := testkit.Proxy(t, testkit.Database(t).URL)
 	conn := session(t, single(t, proxy.URL))
 	const sql = "SELECT length($1::bytea)"
-	must(t, errOf(run(t.Context(), conn, sql, func(p *postgres.Params) { p.Bytes(nil) }, nil)))
+	testkit.Must(t, errOf(run(t.Context(), conn, sql, func(p *postgres.Params) { p.Bytes(nil) }, nil)))
 	large := postgres.NewParams(conn, statement(sql))
 	defer large.Release()
 	large.Bytes(make([]byte, 32<<20))
@@ -225,51 +209,45 @@ func TestRun_cancelledWhileWriting_closesSession(t *testing.T) {
 	}
 }
 
-// A session that the server ended while it was idle.
-func TestRun_lostSession_isUnavailable(t *testing.T) {
+// A session that has ended or is closing is not used again.
+func TestRun_endedSession_isUnavailable(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	pool := single(t, db.URL)
-	works(t, pool, 0)
-	conn := session(t, pool)
-	db.Exec(t, "SELECT pg_terminate_backend($1, 30000)", conn.PgConn().PID())
-	if _, err := run(t.Context(), conn, "SELECT $1::bigint + 1", func(p *postgres.Params) { p.Int64(41) },
-		nil); !postgres.IsUnavailable(err) || !conn.IsClosed() {
-		t.Errorf("%v; closed: %t", err, conn.IsClosed())
-	}
-}
-
-// A transaction that was idle for too long.
-func TestRun_idleInTransaction_isUnavailable(t *testing.T) {
-	t.Parallel()
-	db := testkit.Database(t)
-	conn := session(t, single(t, db.URL))
-	execSQL(t, conn, "SET idle_in_transaction_session_timeout = '50ms'; BEGIN")
-	testkit.Eventually(t, time.Minute, func() (err error) {
-		var there bool
-		if err = db.Pool.QueryRow(t.Context(), "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1",
-			conn.PgConn().PID()).Scan(&there); err == nil && there {
-			err = errors.New("the session goes on")
-		}
-		return err
-	})
-	if _, err := run(t.Context(), conn, "SELECT 1", nil, nil); !postgres.IsUnavailable(err) || !conn.IsClosed() {
-		t.Errorf("%v; closed: %t", err, conn.IsClosed())
-	}
-}
-
-// A session that pgx has closed, or is closing, is not used again.
-func TestRun_closedSession_isUnavailable(t *testing.T) {
-	t.Parallel()
-	conn := session(t, single(t, scratch(t).URL))
-	const sql = "INSERT INTO scratch VALUES (1)"
-	must(t, errOf(run(t.Context(), conn, sql, nil, nil)))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := conn.Exec(ctx, "SELECT pg_sleep(300)"); err == nil {
-		t.Fatal("it slept well")
-	}
-	if _, err := run(t.Context(), conn, sql, nil, nil); !errors.Is(err, net.ErrClosed) || !postgres.IsUnavailable(err) {
-		t.Errorf("got %v", err)
+	db := scratch(t)
+	for name, end := range map[string]func(*testing.T, *pgx.Conn){
+		"ended by the server while it was idle": func(t *testing.T, conn *pgx.Conn) {
+			db.Exec(t, "SELECT pg_terminate_backend($1, 30000)", conn.PgConn().PID())
+		},
+		"a transaction that was idle for too long": func(t *testing.T, conn *pgx.Conn) {
+			testkit.ExecSQL(t, conn, "SET idle_in_transaction_session_timeout = '50ms'; BEGIN")
+			testkit.Eventually(t, time.Minute, func() error {
+				var there bool
+				err := db.Pool.QueryRow(t.Context(), "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1",
+					conn.PgConn().PID()).Scan(&there)
+				if err == nil && there {
+					err = errors.New("the session goes on")
+				}
+				return err
+			})
+		},
+		"closed by pgx": func(t *testing.T, conn *pgx.Conn) {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if _, err := conn.Exec(ctx, "SELECT pg_sleep(300)"); err == nil {
+				t.Fatal("it slept well")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := session(t, single(t, db.URL))
+			const sql = "INSERT INTO scratch VALUES (1) ON CONFLICT DO NOTHING"
+			testkit.Must(t, errOf(run(t.Context(), conn, sql, nil, nil)))
+			end(t, conn)
+			_, err := run(t.Context(), conn, sql, nil, nil)
+			if !postgres.IsUnavailable(err) || !conn.IsClosed() ||
+				name == "closed by pgx" && !errors.Is(err, net.ErrClosed) {
+				t.Errorf("%v; closed: %t", err, conn.IsClosed())
+			}
+		})
 	}
 }

@@ -25,15 +25,22 @@ func TestIsUnavailable_errors_areClassified(t *testing.T) {
 		"SET statement_timeout = 10; SELECT pg_sleep(10)": true,
 		"BEGIN READ ONLY; CREATE TABLE x (a int)":         true, // the error of a standby
 	} {
-		conn, err := db.Pool.Acquire(t.Context())
-		must(t, err)
-		_, err = conn.Conn().PgConn().Exec(t.Context(), statement).ReadAll()
-		if err == nil || postgres.IsUnavailable(err) != unavailable {
+		if err := errorOf(t, db, statement); err == nil || postgres.IsUnavailable(err) != unavailable {
 			t.Errorf("%s: %v, want unavailable %t", statement, err, unavailable)
 		}
-		_ = conn.Conn().Close(t.Context()) // these include the settings and transactions of the statement
-		conn.Release()
 	}
+}
+
+// errorOf returns the error of a statement in a session of its own, which ends with its settings and
+// transactions.
+func errorOf(t *testing.T, db *testkit.DB, statement string) error {
+	t.Helper()
+	conn, err := db.Pool.Acquire(t.Context())
+	testkit.Must(t, err)
+	defer conn.Release()
+	_, err = conn.Conn().PgConn().Exec(t.Context(), statement).ReadAll()
+	_ = conn.Conn().Close(t.Context())
+	return err
 }
 
 func TestIsUnavailable_codes_areClassified(t *testing.T) {
@@ -81,14 +88,9 @@ func TestNeedsOperator_codes_areClassified(t *testing.T) {
 		"SELECT * FROM nothing.at_all":                 true,
 		"INSERT INTO log_floor (ms) VALUES (1)":        false,
 	} {
-		conn, err := db.Pool.Acquire(t.Context())
-		must(t, err)
-		_, err = conn.Conn().PgConn().Exec(t.Context(), statement).ReadAll()
-		if postgres.NeedsOperator(err) != needsOperator {
+		if err := errorOf(t, db, statement); postgres.NeedsOperator(err) != needsOperator {
 			t.Errorf("%s: %v, want NeedsOperator %t", statement, err, needsOperator)
 		}
-		_ = conn.Conn().Close(t.Context()) // these include the settings and transactions of the statement
-		conn.Release()
 	}
 	for code, needsOperator := range map[string]bool{"28P01": true, "28000": true, "3D000": true, "3F000": true,
 		"55P03": true, "53100": false, "23505": false, "XX001": false, "P0001": false, "": false} {
@@ -108,13 +110,8 @@ func TestConnect_readOnlyError_closesSession(t *testing.T) {
 		db.Exec(t, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I "+what+"', current_database()); END $$")
 	}
 	alter("SET default_transaction_read_only = on")
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: db.URL, MaxConns: 1})
-	must(t, err)
-	defer pool.Close()
-	write := func() error {
-		_, err := pool.Exec(t.Context(), "CREATE TABLE written (a int)")
-		return err
-	}
+	pool := single(t, db.URL)
+	write := func() error { return errOf(pool.Exec(t.Context(), "CREATE TABLE written (a int)")) }
 	if err := write(); postgres.Code(err) != "25006" || !postgres.IsUnavailable(err) {
 		t.Fatalf("a read-only session: %v", err)
 	}

@@ -26,7 +26,7 @@ import (
 func session(t *testing.T, pool *pgxpool.Pool) *pgx.Conn {
 	t.Helper()
 	conn, err := pool.Acquire(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(conn.Release)
 	return conn.Conn()
 }
@@ -200,7 +200,7 @@ func (w *countingConn) Write(b []byte) (int, error) {
 // for the whole process.
 func TestParams_bodies_areCopiedOnce(t *testing.T) {
 	cfg, err := pgxpool.ParseConfig(testkit.Database(t).URL)
-	must(t, err)
+	testkit.Must(t, err)
 	var link *countingConn
 	dial := cfg.ConnConfig.DialFunc
 	cfg.MaxConns, cfg.ConnConfig.DialFunc = 1, func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -209,7 +209,7 @@ func TestParams_bodies_areCopiedOnce(t *testing.T) {
 		return link, err
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(pool.Close)
 	conn := session(t, pool)
 	sized := statement("SELECT cardinality($1::bytea[])")
@@ -222,7 +222,7 @@ func TestParams_bodies_areCopiedOnce(t *testing.T) {
 		p := postgres.NewParams(conn, sized)
 		p.Grow(len(body) + 4*len(parts))
 		p.Array(pgtype.ByteaOID, len(parts), func(i int) { p.Bytes(parts[i]) })
-		must(t, errOf(p.Run(t.Context(), nil)))
+		testkit.Must(t, errOf(p.Run(t.Context(), nil)))
 		if buf := p.Buffer(); len(link.longest) < len(body) || &buf[0] != &link.longest[0] {
 			t.Errorf("the longest write, of %d bytes, is not of the buffer of the parameters", len(link.longest))
 		}

@@ -19,10 +19,7 @@ import (
 // single is a pool of one session, so that each caller gets the previous caller's session.
 func single(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: url, MaxConns: 1})
-	must(t, err)
-	t.Cleanup(pool.Close)
-	return pool
+	return connect(t, postgres.Options{URL: url, MaxConns: 1})
 }
 
 // works fails the test unless the session of a pool still works, and is the same as before where it
@@ -30,7 +27,7 @@ func single(t *testing.T, url string) *pgxpool.Pool {
 func works(t *testing.T, pool *pgxpool.Pool, pid uint32) {
 	t.Helper()
 	conn, err := pool.Acquire(t.Context())
-	must(t, err)
+	testkit.Must(t, err)
 	defer conn.Release()
 	var got int64
 	if _, err := run(t.Context(), conn.Conn(), "SELECT $1::bigint + 1", func(p *postgres.Params) { p.Int64(41) },
@@ -67,7 +64,7 @@ func TestRun_serverError_keepsSession(t *testing.T) {
 		{"SELECT nothing", nil, "42703", nil, 0},
 	} {
 		conn, err := pool.Acquire(t.Context())
-		must(t, err)
+		testkit.Must(t, err)
 		seen := 0
 		n, err := run(t.Context(), conn.Conn(), c.sql, c.add, func(postgres.Row) error {
 			if seen++; seen == 4 {
@@ -106,7 +103,7 @@ func TestRun_busySession_isRejected(t *testing.T) {
 	t.Parallel()
 	conn := session(t, testkit.Database(t).Pool)
 	open, err := conn.Query(t.Context(), "SELECT generate_series(1, 10)")
-	must(t, err)
+	testkit.Must(t, err)
 	if _, err := run(t.Context(), conn, "SELECT 1", nil, nil); err == nil || postgres.IsUnavailable(err) {
 		t.Errorf("got %v while another answer is read", err)
 	}
@@ -151,17 +148,17 @@ func TestRun_changedTable_preparesAgain(t *testing.T) {
 	one := func(p *postgres.Params) { p.Int64(1) }
 	for meddle, code := range map[string]string{"SELECT 1": "", "DEALLOCATE ALL": "26000",
 		"ALTER TABLE scratch ADD more int": "0A000"} {
-		must(t, errOf(run(t.Context(), conn, sql, one, nil)))
-		execSQL(t, conn, meddle, pgx.QueryExecModeSimpleProtocol)
+		testkit.Must(t, errOf(run(t.Context(), conn, sql, one, nil)))
+		testkit.ExecSQL(t, conn, meddle, pgx.QueryExecModeSimpleProtocol)
 		if _, err := run(t.Context(), conn, sql, one, nil); postgres.Code(err) != code {
 			t.Errorf("after %s: %v, want %q", meddle, err, code)
 		}
 		tx, err := conn.Begin(t.Context())
-		must(t, err)
+		testkit.Must(t, err)
 		if _, err := run(t.Context(), conn, sql, one, nil); err != nil {
 			t.Errorf("once more after %s: %v", meddle, err)
 		}
-		must(t, tx.Rollback(t.Context()))
+		testkit.Must(t, tx.Rollback(t.Context()))
 	}
 }
 
@@ -174,7 +171,7 @@ func TestRun_sameStatement_preparesOnce(t *testing.T) {
 		"simple_protocol": "0|on"} {
 		conn := session(t, single(t, db.URL+"&default_query_exec_mode="+mode))
 		s := postgres.Statement{Name: "counted", SQL: "SELECT $1::int", SetupSQL: "SET jit = off"}
-		execSQL(t, conn, "SET jit = on")
+		testkit.ExecSQL(t, conn, "SET jit = on")
 		for range 5 {
 			p := postgres.NewParams(conn, s)
 			p.Int32(1)
@@ -203,7 +200,7 @@ func scratch(t *testing.T) *testkit.DB {
 
 func rows(t *testing.T, db *testkit.DB) (n int) {
 	t.Helper()
-	must(t, db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM scratch").Scan(&n))
+	testkit.Must(t, db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM scratch").Scan(&n))
 	return n
 }
 
@@ -212,34 +209,54 @@ func insert(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-func TestInTx_error_rollsBack(t *testing.T) {
+// After an error or a panic nothing is stored, and the session is free.
+func TestInTx_failures_rollBack(t *testing.T) {
 	t.Parallel()
-	db := scratch(t)
 	boom := errors.New("boom")
-	err := postgres.InTx(t.Context(), db.Pool, "write scratch", shortTimeout,
-		func(ctx context.Context, tx pgx.Tx) error {
+	for name, c := range map[string]struct {
+		timeout time.Duration
+		do      func(ctx context.Context, tx pgx.Tx, pool *pgxpool.Pool) error
+		want    error
+		says    string
+	}{
+		"error": {shortTimeout, func(ctx context.Context, tx pgx.Tx, _ *pgxpool.Pool) error {
 			return errors.Join(insert(ctx, tx), boom)
+		}, boom, "write scratch: boom"},
+		"panic": {shortTimeout, func(ctx context.Context, tx pgx.Tx, _ *pgxpool.Pool) error {
+			panic(errors.Join(insert(ctx, tx), boom))
+		}, boom, ""},
+		"timeout": {50 * time.Millisecond, func(ctx context.Context, tx pgx.Tx, _ *pgxpool.Pool) error {
+			return errors.Join(insert(ctx, tx), errOf(tx.Exec(ctx, "SELECT pg_sleep(10)")))
+		}, context.DeadlineExceeded, "write scratch: not done within 50ms"},
+		"nested transaction": {shortTimeout, func(ctx context.Context, _ pgx.Tx, pool *pgxpool.Pool) error {
+			return postgres.InTx(ctx, pool, "inner", shortTimeout, insert)
+		}, postgres.ErrNested, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := scratch(t)
+			err := func() (err error) {
+				defer func() {
+					if thrown, ok := recover().(error); ok {
+						err = thrown
+					}
+				}()
+				return postgres.InTx(t.Context(), db.Pool, "write scratch", c.timeout,
+					func(ctx context.Context, tx pgx.Tx) error { return c.do(ctx, tx, db.Pool) })
+			}()
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) ||
+				postgres.IsUnavailable(err) != (name == "timeout") {
+				t.Errorf("got %v, want %v as %q", err, c.want, c.says)
+			}
+			// the session of a cancelled statement is closed in the background
+			if n := db.Pool.Stat().AcquiredConns(); n != 0 && name != "timeout" || rows(t, db) != 0 {
+				t.Errorf("%d sessions are still in use and %d rows stored, want none", n, rows(t, db))
+			}
+			if err := postgres.InTx(t.Context(), db.Pool, "write scratch", shortTimeout, insert); err != nil ||
+				rows(t, db) != 1 {
+				t.Errorf("got %v and %d rows after it, want one", err, rows(t, db))
+			}
 		})
-	if !errors.Is(err, boom) || !strings.HasPrefix(err.Error(), "write scratch: ") || rows(t, db) != 0 {
-		t.Fatalf("got %v and %d rows, want the named error and none", err, rows(t, db))
-	}
-	if err := postgres.InTx(t.Context(), db.Pool, "write scratch", shortTimeout, insert); err != nil ||
-		rows(t, db) != 1 {
-		t.Fatalf("got %v and %d rows, want one", err, rows(t, db))
-	}
-}
-
-func TestInTx_panic_freesSession(t *testing.T) {
-	t.Parallel()
-	db := scratch(t)
-	func() {
-		defer func() { _ = recover() }()
-		_ = postgres.InTx(t.Context(), db.Pool, "panic", shortTimeout, func(ctx context.Context, tx pgx.Tx) error {
-			panic(insert(ctx, tx))
-		})
-	}()
-	if n := db.Pool.Stat().AcquiredConns(); n != 0 || rows(t, db) != 0 {
-		t.Errorf("%d sessions are still in use and %d rows stored, want none", n, rows(t, db))
 	}
 }
 
@@ -299,19 +316,6 @@ func TestInTx_deadlock_isRetried(t *testing.T) {
 	}
 }
 
-func TestInTx_timeout_isNamed(t *testing.T) {
-	t.Parallel()
-	db := testkit.Database(t)
-	err := postgres.InTx(t.Context(), db.Pool, "wait long", 50*time.Millisecond,
-		func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, "SELECT pg_sleep(10)")
-			return err
-		})
-	if err == nil || !strings.Contains(err.Error(), "wait long: not done within 50ms") || !postgres.IsUnavailable(err) {
-		t.Errorf("got %v, want it named, and to be tried later", err)
-	}
-}
-
 // If a commit under synchronous replication is cancelled while it waits, it becomes visible without
 // being replicated.
 func TestInTx_commit_isNeverCancelled(t *testing.T) {
@@ -325,16 +329,5 @@ func TestInTx_commit_isNeverCancelled(t *testing.T) {
 	if err := postgres.InTx(t.Context(), db.Pool, "commit slowly", 200*time.Millisecond, insert); err != nil ||
 		rows(t, db) != 1 {
 		t.Errorf("got %v and %d rows; want the commit to be waited for", err, rows(t, db))
-	}
-}
-
-func TestInTx_nested_isRejected(t *testing.T) {
-	t.Parallel()
-	db := scratch(t)
-	err := postgres.InTx(t.Context(), db.Pool, "outer", shortTimeout, func(ctx context.Context, _ pgx.Tx) error {
-		return postgres.InTx(ctx, db.Pool, "inner", shortTimeout, insert)
-	})
-	if !errors.Is(err, postgres.ErrNested) || rows(t, db) != 0 {
-		t.Errorf("got %v and %d rows, want ErrNested and none", err, rows(t, db))
 	}
 }

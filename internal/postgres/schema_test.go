@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"errors"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -35,7 +34,7 @@ func TestMigrate_concurrentCalls_applyOnce(t *testing.T) {
 		t.Errorf("applied %d of %d migrations, %v", total.Load(), len(before), err)
 	}
 	after, err := postgres.MigrationStatus(t.Context(), db.URL)
-	must(t, err)
+	testkit.Must(t, err)
 	for i, m := range after {
 		if !before[i].AppliedAt.IsZero() || m.AppliedAt.IsZero() || m.Number != int64(i+1) {
 			t.Errorf("migration %+v, before %+v; want pending, then applied", m, before[i])
@@ -81,14 +80,7 @@ func TestMigrationStatus_operatorLogin_isAllowed(t *testing.T) {
 	db := testkit.Database(t)
 	db.Exec(t, "DROP ROLE IF EXISTS status_operator, status_nobody; CREATE ROLE status_operator LOGIN NOINHERIT; "+
 		"GRANT postern_operator TO status_operator; CREATE ROLE status_nobody LOGIN")
-	as := func(login string) string {
-		u, err := url.Parse(db.URL)
-		must(t, err)
-		q := u.Query()
-		q.Set("user", login)
-		u.RawQuery = q.Encode()
-		return u.String()
-	}
+	as := func(login string) string { return withParam(t, db.URL, "user", login) }
 	list, err := postgres.MigrationStatus(t.Context(), as("status_operator"))
 	if err != nil || len(list) == 0 || list[len(list)-1].AppliedAt.IsZero() {
 		t.Errorf("as an operator: %v, %v", list, err)
@@ -111,14 +103,9 @@ func TestMigrationStatus_operatorLogin_isAllowed(t *testing.T) {
 func administrator(t *testing.T, db *testkit.DB) func(statement string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), db.URL)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	return func(statement string) {
-		t.Helper()
-		if _, err := conn.Exec(t.Context(), statement); err != nil {
-			t.Fatalf("%s: %v", statement, err)
-		}
-	}
+	return func(statement string) { t.Helper(); testkit.ExecSQL(t, conn, statement) }
 }
 
 // If a login lacks the right to create, the error says what an administrator must run, even if the
@@ -139,12 +126,8 @@ func TestMigrate_missingRight_saysWhatToRun(t *testing.T) {
 			if prepare != "" {
 				run(prepare + quoted)
 			}
-			u, err := url.Parse(db.URL)
-			must(t, err)
-			q := u.Query()
-			q.Set("user", login)
-			u.RawQuery = q.Encode()
-			_, err = postgres.Migrate(t.Context(), u.String())
+			address := withParam(t, db.URL, "user", login)
+			_, err := postgres.Migrate(t.Context(), address)
 			if err == nil {
 				t.Fatal("migrated without the right to create")
 			}
@@ -155,18 +138,9 @@ func TestMigrate_missingRight_saysWhatToRun(t *testing.T) {
 				t.Fatalf("no advice in: %v", err)
 			}
 			run(map[bool]string{true: grant, false: own}[prepare == ""])
-			if _, err := postgres.Migrate(t.Context(), u.String()); err != nil {
+			if _, err := postgres.Migrate(t.Context(), address); err != nil {
 				t.Errorf("after %s: %v", advice, err)
 			}
 		})
-	}
-}
-
-func TestConnect_errors_nameEveryHostOnce(t *testing.T) {
-	t.Parallel()
-	_, err := postgres.Connect(t.Context(), postgres.Options{URL: "postgres://u:hunter2@127.0.0.1:1,127.0.0.1:2/d"})
-	if err == nil || !strings.Contains(err.Error(), `database "d" on 127.0.0.1 port 1, 127.0.0.1 port 2 as "u"`) ||
-		strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("got %v, want both hosts and no password", err)
 	}
 }

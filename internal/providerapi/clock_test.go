@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/providerapi"
-	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/reconciled"
 )
 
@@ -144,9 +143,7 @@ func TestClient_clocksDiffer_logsOnceAndSetsMetric(t *testing.T) {
 		fmt.Fprint(w, `{}`)
 	}), nil)
 	for range 3 {
-		if _, err := c.Do(t.Context(), customerCall); err != nil {
-			t.Fatal(err)
-		}
+		mustCall(t, c, customerCall)
 	}
 	if n := b.log.Count("the API's clock and the database's differ"); n != 1 {
 		t.Errorf("logged %d times: %s", n, b.log.String())
@@ -154,15 +151,9 @@ func TestClient_clocksDiffer_logsOnceAndSetsMetric(t *testing.T) {
 	if skew := c.Skew(); skew > -time.Hour+2*time.Second || skew < -2*time.Hour {
 		t.Errorf("skew %s", skew)
 	}
-	families, err := reg.Gather()
-	testkit.Must(t, err)
-	for _, f := range families {
-		if f.GetName() == "postern_api_clock_skew_seconds" &&
-			f.GetMetric()[0].GetGauge().GetValue() == c.Skew().Seconds() {
-			return
-		}
+	if got := metricSum(t, reg, "postern_api_clock_skew_seconds", ""); got != c.Skew().Seconds() {
+		t.Errorf("the metric has a skew of %v s", got)
 	}
-	t.Error("no metric has the skew")
 }
 
 // The largest skew is remembered, and reported again after it was forgotten.
@@ -280,9 +271,7 @@ func TestClient_eventsArriveLongAfterTheirStamps_widensTheWindow(t *testing.T) {
 	widened := func() time.Duration {
 		t.Helper()
 		c, _ := b.client(t, url, nil)
-		r, err := c.Do(t.Context(), customerCall)
-		testkit.Must(t, err)
-		return r.Widened
+		return mustCall(t, c, customerCall).Widened
 	}
 	if got := widened(); got >= time.Second { // the response may fall into the next second of the Date
 		t.Errorf("without events the time range is wider by %s", got)

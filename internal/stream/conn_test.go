@@ -29,7 +29,7 @@ type testBundle struct {
 	registry *prometheus.Registry
 	*stream.Publisher
 	// unanswered receives the messages that get no response.
-	unanswered chan *nats.Msg
+	unanswered <-chan *nats.Msg
 }
 
 // setup connects (through a proxy if requested), creates the streams, and a publisher that does not
@@ -50,15 +50,27 @@ func connect(t *testing.T, server *testkit.Server, url string, maxMessages int64
 	b.limits.MaxMessages, b.limits.MaxBytes = maxMessages, 64<<20
 	log := slog.New(slog.DiscardHandler)
 	var err error
-	if b.conn, err = stream.Connect(stream.Options{URL: url, Name: t.Name(), Logger: log}); err != nil {
-		t.Fatal(err)
-	}
+	b.conn, err = stream.Connect(stream.Options{URL: url, Name: t.Name(), Logger: log})
+	testkit.Must(t, err)
 	t.Cleanup(b.conn.Close)
 	testkit.Eventually(t, waitTime, func() error { return b.conn.Ensure(t.Context(), b.limits) })
-	if b.Publisher, err = stream.NewPublisher(b.conn, b.limits, log, b.registry); err != nil {
-		t.Fatal(err)
-	}
+	b.Publisher, err = stream.NewPublisher(b.conn, b.limits, log, b.registry)
+	testkit.Must(t, err)
 	return b
+}
+
+// errOf returns the error of a call and ignores its other result.
+func errOf[T any](_ T, err error) error { return err }
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	testkit.Eventually(t, waitTime, func() error {
+		if !holds() {
+			return errors.New(what)
+		}
+		return nil
+	})
 }
 
 // publish publishes events, which must all be accepted.
@@ -108,20 +120,27 @@ func (b *testBundle) run(t *testing.T) {
 	})
 }
 
-// publishCount returns the number of publishes with a result.
-func (b *testBundle) publishCount(t *testing.T, name string) int {
+// metric returns the current value of a publisher's counter or gauge, of the series with the given
+// label if it is not "".
+func (b *testBundle) metric(t *testing.T, name, label string) float64 {
 	t.Helper()
 	families, err := b.registry.Gather()
 	testkit.Must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == "postern_publishes_total" && m.GetLabel()[0].GetValue() == name {
-				return int(m.GetCounter().GetValue())
+			if f.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}
-	t.Fatalf("no result %s", name)
+	t.Fatalf("no metric %s %s", name, label)
 	return 0
+}
+
+// publishCount returns the number of publishes with a result.
+func (b *testBundle) publishCount(t *testing.T, result string) int {
+	t.Helper()
+	return int(b.metric(t, "postern_publishes_total", result))
 }
 
 func (b *testBundle) waitPublishCount(t *testing.T, name string, n int) {
@@ -149,23 +168,17 @@ func TestPublisher_lagAboveRatio_withholds(t *testing.T) {
 		b.Offer(event(n))
 	}
 	b.waitPublishCount(t, "acknowledged", 40) // at the last reading there was no lag
-	testkit.Eventually(t, waitTime, func() error {
+	eventually(t, "nothing is withheld at a lag of 40 %", func() bool {
 		b.Offer(event(100))
-		if b.publishCount(t, "withheld") == 0 {
-			return errors.New("nothing is withheld at a lag of 40 %")
-		}
-		return nil
+		return b.publishCount(t, "withheld") > 0
 	})
 	stop := b.consume(t)
 	b.waitAcknowledged(t, false) // the server counts an acknowledgement a moment later
 	testkit.Must(t, stop())
 	before := b.publishCount(t, "acknowledged")
-	testkit.Eventually(t, waitTime, func() error {
+	eventually(t, "nothing is published although there is no lag", func() bool {
 		b.Offer(event(101))
-		if b.publishCount(t, "acknowledged") == before {
-			return errors.New("nothing is published although there is no lag")
-		}
-		return nil
+		return b.publishCount(t, "acknowledged") != before
 	})
 }
 
@@ -188,7 +201,7 @@ func TestOffer_fullQueue_neverBlocks(t *testing.T) {
 	if n := b.publishCount(t, "overflowed"); n != 7 {
 		t.Errorf("%d events overflowed, want 7", n)
 	}
-	events, bytes := b.gauge(t, "postern_publish_queue_events"), b.gauge(t, "postern_publish_queue_bytes")
+	events, bytes := b.metric(t, "postern_publish_queue_events", ""), b.metric(t, "postern_publish_queue_bytes", "")
 	if events != stream.QueueSize || bytes != 2*stream.QueueSize {
 		t.Errorf("%v events of %v bytes are queued, want %d of two each", events, bytes, stream.QueueSize)
 	}
@@ -204,14 +217,11 @@ func TestConn_stalledServer_isNoticed(t *testing.T) {
 	b.PublishOnce(t.Context(), window, event(0))
 	proxy.Stall()
 	began, longest := time.Now(), time.Duration(0)
-	testkit.Eventually(t, waitTime, func() error {
+	eventually(t, "still reported as connected", func() bool {
 		call := time.Now()
 		b.PublishOnce(t.Context(), window, event(1))
 		longest = max(longest, time.Since(call))
-		if b.conn.Connected() {
-			return errors.New("still reported as connected")
-		}
-		return nil
+		return !b.conn.Connected()
 	})
 	// about 1 s and 0.5 s on an idle machine
 	if elapsed := time.Since(began); elapsed > 8*time.Second || longest > 4*time.Second {
@@ -219,12 +229,9 @@ func TestConn_stalledServer_isNoticed(t *testing.T) {
 	}
 	proxy.Restore()
 	b.run(t)
-	testkit.Eventually(t, waitTime, func() error {
+	eventually(t, "nothing is published after the server is back", func() bool {
 		b.Offer(event(2))
-		if b.publishCount(t, "acknowledged") == 0 {
-			return errors.New("nothing is published after the server is back")
-		}
-		return nil
+		return b.publishCount(t, "acknowledged") > 0
 	})
 }
 
@@ -289,9 +296,7 @@ func TestPublisher_stopWithoutResponses_isBounded(t *testing.T) {
 	testkit.Must(t, err)
 	config := s.CachedInfo().Config
 	config.NoAck = true
-	if _, err := b.conn.JetStream().UpdateStream(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errOf(b.conn.JetStream().UpdateStream(t.Context(), config)))
 	const most = 4000
 	for n := range most {
 		b.Offer(event(n))
@@ -316,9 +321,7 @@ func TestPublisher_stopWithoutResponses_isBounded(t *testing.T) {
 func TestConsume_foreignMessage_isTerminated(t *testing.T) {
 	t.Parallel()
 	b, _ := setup(t, 1000, false)
-	if _, err := b.conn.JetStream().Publish(t.Context(), "postern.events.s.t", []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errOf(b.conn.JetStream().Publish(t.Context(), "postern.events.s.t", []byte("hello"))))
 	b.publish(t, event(7))
 	ctx, cancel := context.WithTimeout(t.Context(), waitTime)
 	defer cancel()
@@ -364,20 +367,6 @@ func TestStartEmbedded_folderInUse_isError(t *testing.T) {
 	again.Stop()
 }
 
-// gauge returns the current value of a publisher's metric.
-func (b *testBundle) gauge(t *testing.T, name string) float64 {
-	t.Helper()
-	families, err := b.registry.Gather()
-	testkit.Must(t, err)
-	for _, f := range families {
-		if f.GetName() == name {
-			return f.GetMetric()[0].GetGauge().GetValue()
-		}
-	}
-	t.Fatalf("no metric %s", name)
-	return 0
-}
-
 // The lag is reported in messages, seconds and as a ratio; it is NaN while the stream does not
 // respond.
 func TestPublisher_lagMetrics_followTheStream(t *testing.T) {
@@ -387,30 +376,27 @@ func TestPublisher_lagMetrics_followTheStream(t *testing.T) {
 	for n := range 10 {
 		b.Offer(event(n))
 	}
-	const messages, seconds, share = "postern_stream_lag_messages", "postern_stream_lag_seconds",
-		"postern_stream_lag_ratio"
-	until := func(what string, ok func() bool) {
+	messages := func() float64 { return b.metric(t, "postern_stream_lag_messages", "") }
+	seconds := func() float64 { return b.metric(t, "postern_stream_lag_seconds", "") }
+	ratio := func() float64 { return b.metric(t, "postern_stream_lag_ratio", "") }
+	until := func(what string, holds func() bool) {
 		t.Helper()
 		testkit.Eventually(t, waitTime, func() error {
-			if !ok() {
-				return fmt.Errorf("%s: %v messages, %v s, ratio %v", what, b.gauge(t, messages), b.gauge(t, seconds),
-					b.gauge(t, share))
+			if !holds() {
+				return fmt.Errorf("%s: %v messages, %v s, ratio %v", what, messages(), seconds(), ratio())
 			}
 			return nil
 		})
 	}
-	until("ten wait", func() bool {
-		return b.gauge(t, messages) == 10 && b.gauge(t, seconds) > 0 && b.gauge(t, share) >= 0.1 &&
-			b.gauge(t, share) < 0.2
-	})
-	before := b.gauge(t, seconds)
-	until("they get older", func() bool { return b.gauge(t, seconds) > before })
+	until("ten wait", func() bool { return messages() == 10 && seconds() > 0 && ratio() >= 0.1 && ratio() < 0.2 })
+	before := seconds()
+	until("they get older", func() bool { return seconds() > before })
 	proxy.Stall()
 	until("no response", func() bool {
-		return math.IsNaN(b.gauge(t, messages)) && math.IsNaN(b.gauge(t, seconds)) && math.IsNaN(b.gauge(t, share))
+		return math.IsNaN(messages()) && math.IsNaN(seconds()) && math.IsNaN(ratio())
 	})
 	proxy.Restore()
-	until("response again", func() bool { return b.gauge(t, messages) == 10 })
+	until("response again", func() bool { return messages() == 10 })
 }
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -54,9 +54,7 @@ func TestPublishEvents_rejectedMessage_hasError(t *testing.T) {
 	testkit.Must(t, err)
 	c := s.CachedInfo().Config
 	c.MaxMsgs, c.Discard = 2, jetstream.DiscardNew
-	if _, err := js.UpdateStream(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errOf(js.UpdateStream(t.Context(), c)))
 	for i, ack := range b.conn.PublishEvents(t.Context(), numberedEvents(4)) {
 		var apiErr *jetstream.APIError
 		if ok := i < 2; ok != (ack.Err == nil) || ok != (ack.Sequence > 0) || !ok && !errors.As(ack.Err, &apiErr) {
@@ -78,15 +76,7 @@ func TestPublishEvents_noResponse_fails(t *testing.T) {
 	silent := func(t *testing.T, proxied bool) (*testBundle, *testkit.FaultProxy) {
 		b, proxy := setup(t, 1000, proxied)
 		testkit.Must(t, b.conn.JetStream().DeleteStream(t.Context(), stream.EventsStream))
-		other, err := nats.Connect(b.nats.URL)
-		testkit.Must(t, err)
-		t.Cleanup(other.Close)
-		received := make(chan *nats.Msg, 100)
-		if _, err := other.ChanSubscribe("postern.events.>", received); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Must(t, other.Flush())
-		b.unanswered = received
+		b.unanswered = subscribeEvents(t, b)
 		return b, proxy
 	}
 	t.Run("in time", func(t *testing.T) {
@@ -178,9 +168,7 @@ func subscribeEvents(t *testing.T, b *testBundle) <-chan *nats.Msg {
 	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	received := make(chan *nats.Msg, 10_000)
-	if _, err := nc.ChanSubscribe("postern.events.>", received); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errOf(nc.ChanSubscribe("postern.events.>", received)))
 	testkit.Must(t, nc.Flush())
 	return received
 }

@@ -1,13 +1,9 @@
 package stream_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,12 +22,7 @@ func TestConn_serverWithoutJetStream_isLeft(t *testing.T) {
 	proxy := testkit.Proxy(t, testkit.JetStream(t).URL)
 	proxy.Cut()
 	conn, _ := connectAndLogSwitches(t, idle+","+proxy.URL)
-	testkit.Eventually(t, waitTime, func() error {
-		if !conn.Connected() {
-			return nats.ErrNoServers
-		}
-		return nil
-	})
+	eventually(t, "not connected", conn.Connected)
 	proxy.Restore()
 	testkit.Eventually(t, waitTime, func() error { return conn.Ensure(t.Context(), stream.DefaultLimits) })
 }
@@ -47,15 +38,15 @@ func TestConn_noServerResponds_switchesLessOften(t *testing.T) {
 		hole.Stall()
 		servers += "," + hole.URL
 	}
-	_, l := connectAndLogSwitches(t, servers)
+	_, switches := connectAndLogSwitches(t, servers)
 	testkit.Eventually(t, 2*waitTime, func() error {
-		if n := len(l.all()); n < 2 {
+		if n := len(switches()); n < 2 {
 			return fmt.Errorf("%d switches", n)
 		}
 		return nil
 	})
-	if at := l.all(); at[1].Sub(at[0]) < 10*time.Second {
-		t.Errorf("switched again after %s", at[1].Sub(at[0]))
+	if pause := switches()[1].Time.Sub(switches()[0].Time); pause < 10*time.Second {
+		t.Errorf("switched again after %s", pause)
 	}
 }
 
@@ -67,22 +58,20 @@ func TestConn_slowServer_isNotLeft(t *testing.T) {
 	testkit.Must(t, err)
 	t.Cleanup(jetstream.Close)
 	requests := make(chan string, 100)
-	if _, err := jetstream.Subscribe("$JS.API.STREAM.INFO."+stream.EventsStream,
-		func(m *nats.Msg) { requests <- m.Reply }); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, errOf(jetstream.Subscribe("$JS.API.STREAM.INFO."+stream.EventsStream,
+		func(m *nats.Msg) { requests <- m.Reply })))
 	testkit.Must(t, jetstream.Flush())
 	other := testkit.Proxy(t, serverWithoutJetStream(t))
 	other.Cut()
-	_, l := connectAndLogSwitches(t, servers+","+other.URL)
+	_, switches := connectAndLogSwitches(t, servers+","+other.URL)
 	for range 4 {
 		reply := <-requests
 		<-time.After(3 * time.Second)
 		testkit.Must(t, jetstream.Publish(reply, []byte(`{"type": "io.nats.jetstream.api.v1.stream_info_response", `+
 			`"error": {"code": 404, "err_code": 10059, "description": "stream not found"}}`)))
 	}
-	if at := l.all(); len(at) > 0 {
-		t.Errorf("it was left %d times", len(at))
+	if n := len(switches()); n > 0 {
+		t.Errorf("it was left %d times", n)
 	}
 }
 
@@ -127,13 +116,13 @@ func TestSilenceDetector_patience_doublesAndResets(t *testing.T) {
 }
 
 // connectAndLogSwitches connects to servers, and records when one is left.
-func connectAndLogSwitches(t *testing.T, servers string) (*stream.Conn, *switchLog) {
+func connectAndLogSwitches(t *testing.T, servers string) (conn *stream.Conn, switches func() []slog.Record) {
 	t.Helper()
-	l := &switchLog{}
+	l := &recordLog{level: slog.LevelDebug}
 	conn, err := stream.Connect(stream.Options{URL: servers, Name: t.Name(), Logger: slog.New(l)})
 	testkit.Must(t, err)
 	t.Cleanup(conn.Close)
-	return conn, l
+	return conn, func() []slog.Record { return l.containing("switching to another NATS server") }
 }
 
 // serverWithoutJetStream starts a server without JetStream.
@@ -153,30 +142,6 @@ func serverWithoutJetStream(t *testing.T) string {
 	return idle.ClientURL()
 }
 
-// switchLog is a log that records when servers were left.
-type switchLog struct {
-	slog.Handler
-	mu sync.Mutex
-	at []time.Time
-}
-
-func (l *switchLog) Enabled(context.Context, slog.Level) bool { return true }
-
-func (l *switchLog) Handle(_ context.Context, r slog.Record) error {
-	if strings.HasPrefix(r.Message, "switching to another NATS server") {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.at = append(l.at, r.Time)
-	}
-	return nil
-}
-
-func (l *switchLog) all() []time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.at)
-}
-
 // serverWithStreamInfo starts a server that responds to the request for the events stream with such
 // a cluster, instead of JetStream. requests receives a value for each response.
 func serverWithStreamInfo(t *testing.T, cluster string) (url string, requests <-chan struct{}) {
@@ -188,14 +153,12 @@ func serverWithStreamInfo(t *testing.T, cluster string) (url string, requests <-
 	answered := make(chan struct{}, 1000)
 	info := `{"type": "io.nats.jetstream.api.v1.stream_info_response", "config": {"name": "` + stream.EventsStream +
 		`"}, "created": "2026-11-22T00:00:00Z", "state": {}, "cluster": ` + cluster + `}`
-	if _, err := conn.Subscribe("$JS.API.STREAM.INFO."+stream.EventsStream, func(m *nats.Msg) {
+	testkit.Must(t, errOf(conn.Subscribe("$JS.API.STREAM.INFO."+stream.EventsStream, func(m *nats.Msg) {
 		if err := m.Respond([]byte(info)); err != nil {
 			t.Error(err)
 		}
 		answered <- struct{}{}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})))
 	testkit.Must(t, conn.Flush())
 	return url, answered
 }
@@ -228,12 +191,12 @@ func TestConn_streamWithoutLeader_isLeft(t *testing.T) {
 			url, requests := serverWithStreamInfo(t, cluster)
 			proxy := testkit.Proxy(t, testkit.JetStream(t).URL)
 			proxy.Cut() // the first connection is to the other server
-			conn, l := connectAndLogSwitches(t, url+","+proxy.URL)
+			conn, switches := connectAndLogSwitches(t, url+","+proxy.URL)
 			awaitRequests(t, requests, 2)
 			proxy.Restore()
 			if name == "no leader" {
 				testkit.Eventually(t, waitTime, func() error {
-					if len(l.all()) == 0 {
+					if len(switches()) == 0 {
 						return errors.New("it is not left")
 					}
 					return conn.Ensure(t.Context(), stream.DefaultLimits)
@@ -241,7 +204,7 @@ func TestConn_streamWithoutLeader_isLeft(t *testing.T) {
 				return
 			}
 			awaitRequests(t, requests, 8) // a second apart: longer than a missing response is tolerated
-			if n := len(l.all()); n > 0 {
+			if n := len(switches()); n > 0 {
 				t.Errorf("it was left %d times", n)
 			}
 		})

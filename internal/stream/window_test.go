@@ -47,11 +47,7 @@ func window(t *testing.T, proxied bool) (*stream.Window, *windowCounts, *testkit
 func TestWindow_group_countsItsMessages(t *testing.T) {
 	t.Parallel()
 	w, c, _ := window(t, false)
-	send := func(subjects ...string) {
-		if _, err := w.Send(subjects...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	send := func(subjects ...string) { testkit.Must(t, errOf(w.Send(subjects...))) }
 	const good = "postern.events.s.t"
 	send(good, good, good)
 	c.waitFor(t, 3, 0)
@@ -110,29 +106,16 @@ func TestWindow_noResponse_expires(t *testing.T) {
 	})
 }
 
-// windowWithoutResponses returns a window whose messages to the subject "silent" never get a
-// response.
-func windowWithoutResponses(t *testing.T) (*testBundle, *stream.Window, *windowCounts) {
-	t.Helper()
-	b, _ := setup(t, 100_000, false)
-	testkit.Must(t, b.conn.Swallow("silent"))
-	var c windowCounts
-	w, err := b.conn.OpenWindow(c.add)
-	testkit.Must(t, err)
-	return b, w, &c
-}
-
 // With responses in any order, repeated, late or missing, each message is counted once, and all
 // others are counted as without a response.
 func TestWindow_anyResponses_countsEachMessageOnce(t *testing.T) {
 	t.Parallel()
-	b, _, _ := windowWithoutResponses(t)
+	b, _ := setup(t, 100_000, false)
+	testkit.Must(t, b.conn.Swallow("silent")) // messages to this subject never get a response
 	rapid.Check(t, func(r *rapid.T) {
 		var c windowCounts
 		w, err := b.conn.OpenWindow(c.add)
-		if err != nil {
-			r.Fatal(err)
-		}
+		testkit.Must(r, err)
 		defer w.Close()
 		m := windowModel{Window: w, open: map[string]int{}}
 		r.Repeat(map[string]func(*rapid.T){

@@ -14,6 +14,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/verify"
@@ -62,9 +63,7 @@ func TestVerify_damagedLog_namesEvent(t *testing.T) {
 			b := setup(t)
 			id := b.ids[len(b.ids)/2]
 			b.damage(t, c.sql, id)
-			o := b.options(t)
-			o.Sources = nil // other checks find that objects lack the event too
-			item := found(t, run(t, o), c.kind, 1)
+			item := found(t, b.verifyLog(t), c.kind, 1)
 			if !strings.Contains(item.Detail, c.detail) || item.Event != id && !strings.Contains(name, "of ") ||
 				item.Event == 0 {
 				t.Errorf("event %d: %+v", id, item)
@@ -89,9 +88,7 @@ func TestVerify_droppedPartitionCreatedAgain_isNoViolation(t *testing.T) {
 			bytes, run, ready_at, dropped_at, updated_at)
 			SELECT 'events_' || to_char(event_time($1) AT TIME ZONE 'UTC', 'YYYYMMDD'), $1, $1 + 1, $1, 1, 1, 1, now(),
 				CASE WHEN $2 THEN now() END, now()`, id, dropped)
-		o := b.options(t)
-		o.Sources = nil
-		if r := run(t, o); (len(r.Findings) == 0) != dropped {
+		if r := b.verifyLog(t); (len(r.Findings) == 0) != dropped {
 			t.Errorf("dropped %t: %+v", dropped, r.Findings)
 		}
 	}
@@ -117,10 +114,8 @@ func TestVerify_repairStatements_repair(t *testing.T) {
 	b.exec(t, b.finds(t, verify.EventWithoutKey, 1).Repair)
 	b.clean(t)
 	b.damage(t, `DELETE FROM outcomes WHERE event_id = $1`, b.ids[5])
-	o := b.options(t)
-	o.Sources = nil
-	b.exec(t, found(t, run(t, o), verify.EventWithoutOutcome, 1).Repair)
-	if r := run(t, o); len(r.Findings) != 0 || len(r.Waiting) != 2 || r.Waiting[0].Count != 1 {
+	b.exec(t, found(t, b.verifyLog(t), verify.EventWithoutOutcome, 1).Repair)
+	if r := b.verifyLog(t); len(r.Findings) != 0 || len(r.Waiting) != 2 || r.Waiting[0].Count != 1 {
 		t.Errorf("%+v", r)
 	}
 	applied.Apply(t, b.proc, events.LiveRun, b.ids[5:6]) // as the republisher does
@@ -232,7 +227,7 @@ func TestVerify_deliveryOfSeveralEvents_findsBody(t *testing.T) {
 			Fingerprint: provider.BodyFingerprint(e.Body)})
 	}
 	receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{d})
-	must(t, err)
+	testkit.Must(t, err)
 	for _, r := range receipts[0] {
 		applied.Apply(t, b.proc, events.LiveRun, []int64{r.ID})
 	}
@@ -254,20 +249,20 @@ func (b *testBundle) signed(t *testing.T, number int32, src *provider.Source, n 
 	t.Helper()
 	p := stripe.Stripe{}
 	s, err := p.MakeVariant(p.Samples()[0], n, time.Now(), true)
-	must(t, err)
+	testkit.Must(t, err)
 	d, err := p.Sign(src, s, time.Now())
-	must(t, err)
+	testkit.Must(t, err)
 	d.ReceivedAt = time.Now()
 	v, err := p.Verify(src, d)
-	must(t, err)
+	testkit.Must(t, err)
 	named, err := p.Identify(src, d)
-	must(t, err)
+	testkit.Must(t, err)
 	proof, err := json.Marshal(v)
-	must(t, err)
+	testkit.Must(t, err)
 	receipts, err := events.Append(t.Context(), b.db.Pool,
 		[]events.Delivery{{Source: number, ReceivedAt: d.ReceivedAt, Origin: events.OriginWebhook,
 			Headers: events.AppendHeaders(nil, p.Headers(), d), Verification: proof, Body: d.Body, Events: named}})
-	must(t, err)
+	testkit.Must(t, err)
 	return receipts[0][0].ID
 }
 

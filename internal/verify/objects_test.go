@@ -11,6 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/apply"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/verify"
@@ -124,11 +125,10 @@ func (otherwise) Observe(src *provider.Source, e *provider.StoredEvent) (provide
 func TestVerify_eventsReadDifferently_areNamed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	o := b.options(t)
-	src := o.Sources[applied.SourceName]
+	src := b.log.Sources[applied.SourceName]
 	src.Provider = otherwise{}
-	o.Sources[applied.SourceName] = src
-	r := run(t, o)
+	b.log.Sources[applied.SourceName] = src
+	r := b.verify(t)
 	if len(r.Findings) != 1 || !strings.Contains(r.Findings[0].Items[0].Detail,
 		"is read as one of another object now: thing obj_") {
 		t.Errorf("%+v", r)
@@ -140,9 +140,7 @@ func TestVerify_unconfiguredSource_isNote(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.damage(t, `UPDATE objects SET state = '{}'`)
-	o := b.options(t)
-	o.Sources = nil
-	r := run(t, o)
+	r := b.verifyLog(t)
 	if len(r.Findings) != 0 || len(r.Notes) != 2 ||
 		!strings.Contains(r.Notes[0], fmt.Sprint(len(b.ids), " events of source sim")) {
 		t.Errorf("%+v", r)
@@ -183,9 +181,8 @@ func TestVerify_eventsNotApplied_doNotCount(t *testing.T) {
 		updated_at)
 		OVERRIDING SYSTEM VALUE
 		VALUES (600, 'rebuild', '{}', '', '', 'cancelled', '', '{}', now(), now(), now())`)
-	must(t, errOf(b.proc.ApplyStored(t.Context(),
-		apply.Target{Run: 600, Staging: &apply.Staging{Table: versioning.Staged}},
-		slices.Concat(first, dead), false)))
+	staged := apply.Target{Run: 600, Staging: &apply.Staging{Table: versioning.Staged}}
+	testkit.Must(t, errOf(b.proc.ApplyStored(t.Context(), staged, slices.Concat(first, dead), false)))
 	b.clean(t)
 	applied.Apply(t, b.proc, 601, dead)
 	b.wantValue(t, "2", `SELECT state->>'n' FROM objects`)
@@ -209,8 +206,7 @@ func TestVerify_overwrittenObjectWithManyEvents_matches(t *testing.T) {
 		others = append(others, at("obj_1", 20_000_000+i))
 	}
 	for _, some := range [][]sim.Event{{unmeant}, {at("obj_1", 100_000_000)}, others} {
-		ids := b.log.Append(t, b.log.Source, some)
-		applied.Apply(t, b.proc, events.LiveRun, ids)
+		applied.Apply(t, b.proc, events.LiveRun, b.log.Append(t, b.log.Source, some))
 	}
 	b.wantValue(t, "true", `SELECT deleted::text FROM objects`)
 	b.clean(t)

@@ -25,16 +25,14 @@ var habits = map[string]sim.Options{
 	"event time": {Objects: 8, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 700_000, ChangeSets: 60, Partial: 5,
 		DuplicateEvents: 20, MaxDelay: 5_000_000},
 	"own version": {Objects: 8, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 900_000, ObjectVersions: true,
-		Deletes:      15,
-		FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000, Noise: true},
+		Deletes: 15, FinalDeletes: true, DeletesWithoutTime: true, DuplicateEvents: 10, MaxDelay: 5_000_000,
+		Noise: true},
 	"integers": {Objects: 8, Changes: 8, Contents: 3, Unit: 1_000_000, Gap: 500_000, ObjectVersions: true,
-		VersionIsCounter: true,
-		DuplicateEvents:  10},
+		VersionIsCounter: true, DuplicateEvents: 10},
 	"ids reused": {Objects: 8, Changes: 10, Contents: 3, Unit: 1_000_000, Gap: 900_000, Deletes: 30, ChangeSets: 40,
 		DuplicateEvents: 20},
 	"steps": {Objects: 8, Changes: 8, Contents: 4, Unit: 1_000_000, Gap: 300_000, EventsHoldOwnState: true,
-		StatusSteps: true,
-		ChangeSets:  50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
+		StatusSteps: true, ChangeSets: 50, Deletes: 10, FinalDeletes: true, Skew: 400_000},
 	"partial changes": {Objects: 8, Changes: 3, Contents: 3, Unit: 1_000_000, Gap: 300_000, Partial: 60},
 }
 
@@ -96,8 +94,7 @@ func (b *testBundle) appendRefetches(t *testing.T, r *rand.Rand, h *sim.History,
 	for _, id := range h.ObjectIDs() {
 		if r.IntN(3) == 0 {
 			ids = append(ids, b.appendRefetch(t, h, id, day, sim.Refetch{Began: sim.Start + r.Int64N(8_000_000),
-				Elapsed:    300_000,
-				Overwrites: r.IntN(2) == 0}))
+				Elapsed: 300_000, Overwrites: r.IntN(2) == 0}))
 		}
 	}
 	return ids
@@ -107,20 +104,17 @@ func (b *testBundle) appendRefetch(t *testing.T, h *sim.History, id string, day 
 	t.Helper()
 	l := h.StoredRefetch(id, refetch)
 	body, err := l.Encode()
-	must(t, err)
+	testkit.Must(t, err)
 	in := h.Refetch(id, refetch)
 	if in.Partial != "" {
 		in.State = versioning.NullState(false)
 	}
 	receipts, err := events.Append(t.Context(), b.db.Pool,
 		[]events.Delivery{{Source: b.log.Source, ReceivedAt: time.UnixMicro(refetch.Began).UTC().Add(l.Elapsed),
-			Origin:  events.OriginReconcile,
-			Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
-			Events: []provider.Event{{Key: fmt.Sprint("look", day, id), Type: provider.RefetchType,
-				ObjectType:  "thing",
-				ObjectID:    id,
-				Fingerprint: [16]byte(in.State.ExactHash[:16])}}}})
-	must(t, err)
+			Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: body,
+			Events: []provider.Event{{Key: fmt.Sprint("look", day, id), Type: provider.RefetchType, ObjectType: "thing",
+				ObjectID: id, Fingerprint: [16]byte(in.State.ExactHash[:16])}}}})
+	testkit.Must(t, err)
 	return receipts[0][0].ID
 }
 
@@ -137,48 +131,46 @@ func (b *testBundle) operate(t *testing.T, r *rand.Rand, keep int) string {
 		applied.Apply(t, b.proc, 1000+r.Int64N(1_000_000), some())
 		return "a replay"
 	case 1:
-		b.createAndExecute(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Events: some()[:1]},
-			Actor: "me", Reason: "a test"}, (&redaction.Runner{Pool: b.log.Pool, Applier: b.proc}).Execute)
+		b.redact(t, redaction.Params{Events: some()[:1]})
 		return "a redaction of an event"
 	case 2:
-		object := redaction.Object{Source: b.log.Source, Type: "thing", ID: fmt.Sprint("obj_", 1+r.IntN(8))}
-		b.createAndExecute(t, runs.Request{Job: redaction.Job, Params: redaction.Params{Source: b.log.Source,
-			Objects: []redaction.Object{object}}, Actor: "me", Reason: "a test"},
-			(&redaction.Runner{Pool: b.log.Pool, Applier: b.proc}).Execute)
+		b.redact(t, redaction.Params{Source: b.log.Source, Objects: []redaction.Object{{Source: b.log.Source,
+			Type: "thing", ID: fmt.Sprint("obj_", 1+r.IntN(8))}}})
 		return "a redaction of an object"
 	case 3:
 		params, err := retention.NewParams(t.Context(), b.operator, retention.Policy{Bodies: keep + r.IntN(2)})
-		must(t, err)
+		testkit.Must(t, err)
 		runner := &retention.Runner{Pool: b.log.Pool, MaintenancePool: b.db.Role(t, "maintenance"), Applier: b.proc,
 			Chunk: 7}
 		b.createAndExecute(t, runs.Request{Job: retention.Job, Params: params}, runner.Execute)
 		return "retention"
 	}
 	// A refetch from before a final delete may arrive after it here, and is rejected.
-	must(t,
-		errOf(runs.Create(t.Context(), b.operator, runs.Request{Job: rebuild.Job,
-			Params: rebuild.Params{Source: b.log.Source, Swap: true, AcceptDead: true}, Actor: "me",
-			Reason: "a test"})))
-	b.take(t, rebuild.Job, (&rebuild.Runner{Pool: b.log.Pool, Applier: b.proc,
-		Settings: rebuild.DefaultSettings}).Execute)
+	b.createAndExecute(t, runs.Request{Job: rebuild.Job, Actor: "me", Reason: "a test",
+		Params: rebuild.Params{Source: b.log.Source, Swap: true, AcceptDead: true}},
+		(&rebuild.Runner{Pool: b.log.Pool, Applier: b.proc, Settings: rebuild.DefaultSettings}).Execute)
 	return "a rebuild"
+}
+
+func (b *testBundle) redact(t *testing.T, params redaction.Params) {
+	t.Helper()
+	b.createAndExecute(t, runs.Request{Job: redaction.Job, Params: params, Actor: "me", Reason: "a test"},
+		(&redaction.Runner{Pool: b.log.Pool, Applier: b.proc}).Execute)
 }
 
 // createAndExecute creates a run and executes it.
 func (b *testBundle) createAndExecute(t *testing.T, o runs.Request, execute runs.Executor) {
 	t.Helper()
-	must(t, errOf(runs.Create(t.Context(), b.operator, o)))
-	b.take(t, o.Job, execute)
-}
-
-func (b *testBundle) take(t *testing.T, job string, execute runs.Executor) {
-	t.Helper()
-	hold := acquireRun(t, b.log.Pool, "test", time.Minute, job)
+	testkit.Must(t, errOf(runs.Create(t.Context(), b.operator, o)))
+	hold, err := runs.Acquire(t.Context(), b.log.Pool, "test", time.Minute, o.Job)
+	if err != nil || hold == nil {
+		t.Fatal(hold, err)
+	}
 	status, err := execute(t.Context(), hold, slog.New(slog.DiscardHandler))
 	if err == nil && status == runs.Running {
 		err = hold.End(t.Context(), runs.Done, "")
 	}
 	if err != nil {
-		t.Fatalf("%s: %s, %v", job, status, err)
+		t.Fatalf("%s: %s, %v", o.Job, status, err)
 	}
 }

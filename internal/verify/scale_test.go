@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/verify"
@@ -91,9 +92,7 @@ func BenchmarkVerify(b *testing.B) {
 	l.DB.Exec(b, `VACUUM ANALYZE`)
 	l.DB.Exec(b, `DELETE FROM outbox`)
 	known, err := events.RegisterSources(b.Context(), l.OperatorPool, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.Must(b, err)
 	for b.Loop() {
 		began, once, before := time.Now(), sync.Once{}, spending(b, l.DB.Pool)
 		o := verify.Options{Pool: l.OperatorPool, Known: known, Sources: l.Sources, MaxItems: 3, Sample: *sample,
@@ -130,13 +129,13 @@ type spent struct{ client, server float64 }
 func spending(t testing.TB, pool *pgxpool.Pool) (s spent) {
 	t.Helper()
 	var use syscall.Rusage
-	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &use))
+	testkit.Must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &use))
 	s.client = (time.Duration(use.Utime.Nano()) + time.Duration(use.Stime.Nano())).Seconds()
 	var pid int
-	must(t, pool.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid))
+	testkit.Must(t, pool.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid))
 	server := stat(pid)[1]
 	folders, err := os.ReadDir("/proc")
-	must(t, err)
+	testkit.Must(t, err)
 	ticks := stat(int(server))[13] + stat(int(server))[14] // of processes that have ended
 	for _, f := range folders {
 		if pid, err := strconv.Atoi(f.Name()); err == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/spool"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/verify"
 )
 
@@ -31,7 +32,7 @@ func (b *testBundle) appended(t *testing.T, kept ...ingest.SpooledDelivery) {
 	t.Helper()
 	for _, k := range kept {
 		k.Delivery.Source = b.log.Source
-		must(t, errOf(events.Append(t.Context(), b.db.Pool, []events.Delivery{k.Delivery})))
+		testkit.Must(t, errOf(events.Append(t.Context(), b.db.Pool, []events.Delivery{k.Delivery})))
 	}
 }
 
@@ -40,18 +41,18 @@ func spooled(t *testing.T, records ...[]byte) (dir, file string) {
 	t.Helper()
 	dir = t.TempDir()
 	disk, err := spool.OpenFolder(dir)
-	must(t, err)
+	testkit.Must(t, err)
 	s, err := spool.Open(disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 64 << 10,
 		Logger: slog.New(slog.DiscardHandler)})
-	must(t, err)
+	testkit.Must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
 	for _, rec := range records {
-		must(t, s.Append(t.Context(), rec))
+		testkit.Must(t, s.Append(t.Context(), rec))
 	}
 	stop()
-	must(t, <-ended)
+	testkit.Must(t, <-ended)
 	files, err := filepath.Glob(filepath.Join(dir, "*.spool"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%v, %v", files, err)
@@ -62,7 +63,7 @@ func spooled(t *testing.T, records ...[]byte) (dir, file string) {
 func record(t *testing.T, k ingest.SpooledDelivery) []byte {
 	t.Helper()
 	rec, err := k.Encode()
-	must(t, err)
+	testkit.Must(t, err)
 	return rec
 }
 
@@ -72,11 +73,6 @@ func (b *testBundle) records(t *testing.T, source string, keys ...string) (recor
 		records = append(records, record(t, b.delivered(source, key)))
 	}
 	return records
-}
-
-func rename(t *testing.T, from, to string) {
-	t.Helper()
-	must(t, os.Rename(from, to))
 }
 
 // withSpools verifies the log and some spools.
@@ -136,9 +132,9 @@ func (b *testBundle) sourceName(t *testing.T) string {
 func flip(t *testing.T, file string, place int) {
 	t.Helper()
 	bytes, err := os.ReadFile(file)
-	must(t, err)
+	testkit.Must(t, err)
 	bytes[place] ^= 1
-	must(t, os.WriteFile(file, bytes, 0o600))
+	testkit.Must(t, os.WriteFile(file, bytes, 0o600))
 }
 
 // A damaged last delivery looks like an interrupted write.
@@ -148,9 +144,9 @@ func TestVerify_quarantinedTornFile_isViolation(t *testing.T) {
 	b.appended(t, b.delivered("sim", "a"))
 	dir, file := spooled(t, b.records(t, b.sourceName(t), "a", "b")...)
 	text, err := os.ReadFile(file)
-	must(t, err)
+	testkit.Must(t, err)
 	flip(t, file, len(bytes.TrimRight(text, "\x00"))-1)
-	rename(t, file, file+".damaged")
+	testkit.Must(t, os.Rename(file, file+".damaged"))
 	r := b.withSpools(t, time.Hour, dir)
 	if item := found(t, r, verify.SpoolTorn, 1); item.File != file+".damaged" || r.Violations() != 1 {
 		t.Errorf("%+v", r)
@@ -174,17 +170,15 @@ func TestVerify_lostSpoolDeliveries_areViolations(t *testing.T) {
 			"at 1 places", ""},
 		"a file that is damaged": {func(t *testing.T, _, file string) { flip(t, file, 20) }, verify.SpoolDamaged, 1,
 			"has no segment header", ""},
-		"a quarantined file with a missing delivery": {func(t *testing.T, _,
-			file string) {
-			rename(t, file, file+".damaged")
-		}, verify.SpoolMissingInLog, 2, `event "b"`,
-			".spool.damaged "},
+		"a quarantined file with a missing delivery": {func(t *testing.T, _, file string) {
+			testkit.Must(t, os.Rename(file, file+".damaged"))
+		}, verify.SpoolMissingInLog, 2, `event "b"`, ".spool.damaged "},
 		"a rejected delivery": {func(t *testing.T, dir, file string) {
-			must(t, os.WriteFile(filepath.Join(dir, "1790000000000000-00.quarantined"), record(t,
+			testkit.Must(t, os.WriteFile(filepath.Join(dir, "1790000000000000-00.quarantined"), record(t,
 				(&testBundle{}).delivered("sim", "d")), 0o600))
 		}, verify.SpoolQuarantined, 1, `event "d", acknowledged at 2026-09-21T14:13:20`, ""},
 		"an unreadable delivery": {func(t *testing.T, dir, file string) {
-			must(t, os.WriteFile(filepath.Join(dir, "1790000000000000-00.quarantined"), []byte("odd"), 0o600))
+			testkit.Must(t, os.WriteFile(filepath.Join(dir, "1790000000000000-00.quarantined"), []byte("odd"), 0o600))
 		}, verify.SpoolQuarantined, 1, "decode a spooled delivery", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,13 +203,13 @@ func TestVerify_quarantinedFilesInLog_areNotes(t *testing.T) {
 	b := empty(t)
 	b.appended(t, b.delivered("sim", "a"))
 	dir, file := spooled(t, b.records(t, b.sourceName(t), "a")...)
-	rename(t, file, file+".damaged")
+	testkit.Must(t, os.Rename(file, file+".damaged"))
 	if r := b.withSpools(t, time.Hour, dir); len(r.Findings) != 0 || len(r.Notes) != 2 ||
 		!strings.Contains(r.Notes[0], "everything readable in it is in the log; it can be removed") {
 		t.Errorf("%+v", r)
 	}
 	lost, file := spooled(t, b.records(t, b.sourceName(t), "never seen")...)
-	rename(t, file, file+".damaged")
+	testkit.Must(t, os.Rename(file, file+".damaged"))
 	found(t, b.withSpools(t, time.Hour, lost), verify.SpoolMissingInLog, 1)
 	b.exec(t, `INSERT INTO dropped_partitions (name, id_from, id_to, retained_to, events, bytes, run, ready_at,
 		updated_at)
@@ -369,10 +363,10 @@ func TestVerify_checkedFolder_replacesReport(t *testing.T) {
 	b := empty(t)
 	dir, _ := spooled(t, b.records(t, "a source", "one", "two")...)
 	disk, err := spool.OpenFolder(dir)
-	must(t, err)
+	testkit.Must(t, err)
 	name, err := spool.Name(disk)
-	must(t, err)
-	must(t, disk.Close())
+	testkit.Must(t, err)
+	testkit.Must(t, disk.Close())
 	b.reportSpool(t, name, 5, "2 hours", "2 hours")
 	b.reportSpool(t, "another", 7, "1 second", "1 minute")
 	r := b.withSpools(t, time.Hour, dir)

@@ -3,10 +3,10 @@ package versioning_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -42,21 +42,13 @@ func letterState(state string) *canonical.Value {
 // toInput converts an observation that was received at its own time.
 func toInput(t *testing.T, o provider.Observation) versioning.Input {
 	t.Helper()
-	in, err := versioning.InputFromObservation(o, time.UnixMicro(o.At))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return in
+	return inputReceivedAt(t, o, o.At)
 }
 
 // playEvents applies observations in this order.
 func playEvents(t *testing.T, trace ...provider.Observation) versioning.Row {
 	t.Helper()
-	inputs := make([]versioning.Input, len(trace))
-	for i, o := range trace {
-		inputs[i] = toInput(t, o)
-	}
-	return play(t, inputs)
+	return play(t, inputs(t, trace...))
 }
 
 // stateLetter returns the letter of a state, or "gone" for a deletion.
@@ -228,8 +220,6 @@ func (w *walkChecker) check(end string, inputs []versioning.Input) {
 func parse(t *testing.T, text string) *canonical.Value {
 	t.Helper()
 	v, err := canonical.Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return v
 }

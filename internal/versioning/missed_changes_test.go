@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -26,9 +27,7 @@ func missedAfter(t *testing.T, first string, changes ...string) versioning.Misse
 			g = g.Update(&f)
 		}
 		text, err := g.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		if stored, err := versioning.DecodeMissedChanges(text); err != nil || !slices.Equal(stored, g) {
 			t.Fatalf("%v, %v; want %v", stored, err, g)
 		}

@@ -3,11 +3,11 @@ package versioning_test
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -72,24 +72,16 @@ func TestApply_missingObjectReturns_refetchShowsTruth(t *testing.T) {
 	t.Parallel()
 	forManySeeds(t, 5000, func(t failer, c sim.Chooser) {
 		h := sim.Generate(c, temporarilyMissingOptions(c))
-		truth := h.FinalState("obj_1")
-		if h.VersionIsCounter && truth.Deleted {
+		if h.VersionIsCounter && h.FinalState("obj_1").Deleted {
 			return // a 404 says nothing about an integer version
 		}
 		inputs, row := simulateArrivals(t, c, h)
-		const slowest, second = 4_500_000, 1_000_000
 		for range 2 { // the second finds nothing new
-			began := max(row.RefetchAfter, row.TimeTo, h.LastChangeAt("obj_1")) + slowest + second + h.Unit
-			inputs = append(inputs, reversionedRefetch(h, anyRefetch(c, began), &row))
+			inputs = append(inputs, reversionedRefetch(h, anyRefetch(c, lateEnough(h, row)), &row))
 			d := versioning.Apply(&row, inputs[len(inputs)-1])
-			if row.State.Hash != truth.Hash || row.Ambiguous || row.RefetchAfter != 0 {
-				t.Fatalf("after a late refetch (%+v) the row shows %s (ambiguous %v, refetch after %d); the provider "+
-					"has %s", d, row.State.JSON, row.Ambiguous, row.RefetchAfter, truth.JSON)
-			}
+			wantTruth(t, h, row, d)
 		}
-		if diff := diffRows(withoutOrder(row), withoutOrder(play(t, shuffle(c, inputs)))); diff != "" {
-			t.Fatalf("the row depends on the order (-want +got):\n%s", diff)
-		}
+		wantSameInAnyOrder(t, row, play(t, shuffle(c, inputs)))
 	})
 }
 
@@ -107,10 +99,7 @@ func TestApply_missingObjectReturns_neverSilentlyWrong(t *testing.T) {
 			return // the object was missing or returned without an event
 		}
 		_, row := simulateArrivals(t, c, h)
-		if truth := h.FinalState("obj_1"); row.State.Hash != truth.Hash && !row.Ambiguous && row.RefetchAfter == 0 {
-			t.Fatalf("the row shows %s at %v and is not marked ambiguous; the provider has %s", row.State.JSON,
-				row.Version, truth.JSON)
-		}
+		wantNotSilentlyWrong(t, h, row)
 	})
 }
 
@@ -247,8 +236,7 @@ func futureFinalDelete(t failer, c sim.Chooser) versioning.Input {
 	received := sim.Start + int64(c.IntN(8_000_000))
 	o := deleteEvent(0, true)
 	o.At = received + 3_000_000_000
-	in := inputReceivedAt(t, o, received)
-	return in
+	return inputReceivedAt(t, o, received)
 }
 
 // An overwritten row consists of the overwriting refetch and of later inputs: those received after
@@ -294,9 +282,7 @@ func TestApply_overwrite_keepsOnlyLaterInputs(t *testing.T) {
 		if overwrittenAt > 0 {
 			want.OverwriteBegan = overwrite.TimeFrom
 		}
-		if diff := diffRows(withoutOrder(want), withoutOrder(got)); diff != "" {
-			t.Fatalf("overwritten at %d (-want +got):\n%s", overwrittenAt, diff)
-		}
+		wantSameInAnyOrder(t, want, got)
 	})
 }
 
@@ -321,10 +307,8 @@ func TestApply_overwrite_winsOverFinalDelete(t *testing.T) {
 		l.Overwrites = true
 		overwriting := h.Refetch("obj_1", l)
 		d := versioning.Apply(&row, overwriting)
-		if row.State.Hash != truth.Hash || row.Ambiguous || row.RefetchAfter != 0 || d.Status != versioning.Applied &&
-			d.Status != versioning.Unchanged {
-			t.Fatalf("%s: %s; ambiguous %v, refetch after %d, shows %s, the provider has %s", d.Status, d.Reason,
-				row.Ambiguous, row.RefetchAfter, row.State.JSON, truth.JSON)
+		if wantTruth(t, h, row, d); d.Status != versioning.Applied && d.Status != versioning.Unchanged {
+			t.Fatalf("the overwrite is %s: %s", d.Status, d.Reason)
 		}
 		for _, in := range shuffle(c, inputs) {
 			if d := versioning.Apply(&row, in); d.Status != versioning.Stale || row.State.Hash != truth.Hash {
@@ -352,12 +336,7 @@ func TestApply_overwrite_statusesAndReasons(t *testing.T) {
 		in.Received, in.OverwriteAt = began*second, began*second
 		return in
 	}
-	for name, c := range map[string]struct {
-		row    []versioning.Input
-		in     versioning.Input
-		status versioning.Status
-		reason string
-	}{
+	for name, c := range map[string]statusCase{
 		"over a tombstone": {inputs(t, deleteEvent(10, true)), overwrites(50, "A"), versioning.Applied,
 			"overwrote the object with this refetch; the version before was (final, at 10000000"},
 		"nothing": {nil, overwrites(50, "A"), versioning.Applied, "no version"},
@@ -384,11 +363,7 @@ func TestApply_overwrite_statusesAndReasons(t *testing.T) {
 		"over an ambiguous row": {inputs(t, stateEvent(10, "A"), stateEvent(10, "B")), overwrites(50, "B"),
 			versioning.Applied, "overwrote"},
 	} {
-		row := play(t, c.row)
-		d := versioning.Apply(&row, c.in)
-		if d.Status != c.status || !strings.Contains(d.Reason, c.reason) || d.DecidedBy != row.Version {
-			t.Errorf("%s: %s by %v: %s; want %s: ...%s...", name, d.Status, d.DecidedBy, d.Reason, c.status, c.reason)
-		}
+		row := c.apply(t, name)
 		if row.OverwrittenAt == c.in.OverwriteAt && row.RefetchAfter != 0 {
 			t.Errorf("%s: a refetch is pending after %d", name, row.RefetchAfter)
 		}
@@ -419,8 +394,6 @@ func withoutState(in versioning.Input) versioning.Input {
 func inputReceivedAt(t failer, o provider.Observation, received int64) versioning.Input {
 	t.Helper()
 	in, err := versioning.InputFromObservation(o, time.UnixMicro(received))
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
+	testkit.Must(t, err)
 	return in
 }

@@ -1,6 +1,7 @@
 package versioning_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -19,6 +20,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // failer is a *testing.T or a *rapid.T.
 type failer interface {
 	Helper()
+	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }
 
@@ -54,6 +56,11 @@ type seededT struct {
 func (s seededT) Fatalf(format string, args ...any) {
 	s.Helper()
 	s.T.Fatalf("seed %d: "+format, append([]any{s.seed}, args...)...)
+}
+
+func (s seededT) Fatal(args ...any) {
+	s.Helper()
+	s.Fatalf("%s", fmt.Sprint(args...))
 }
 
 // pick returns one of the values.
@@ -112,9 +119,7 @@ func observe(t failer, e sim.Event) versioning.Input {
 		t.Fatalf("observe %s: %v", e.Body, err)
 	}
 	in, err := versioning.InputFromObservation(o, e.ReceivedAt)
-	if err != nil {
-		t.Fatalf("observe %s: %v", e.Body, err)
-	}
+	testkit.Must(t, err)
 	return in
 }
 
@@ -142,6 +147,39 @@ func play(t failer, inputs []versioning.Input) versioning.Row {
 		}
 	}
 	return row
+}
+
+// wantSameInAnyOrder fails if two rows differ in more than may depend on the order of their inputs.
+func wantSameInAnyOrder(t failer, want, got versioning.Row) {
+	t.Helper()
+	if diff := diffRows(withoutOrder(want), withoutOrder(got)); diff != "" {
+		t.Fatalf("the rows differ (-want +got):\n%s", diff)
+	}
+}
+
+// wantNotSilentlyWrong fails unless the row is right, ambiguous or has a pending refetch.
+func wantNotSilentlyWrong(t failer, h *sim.History, row versioning.Row) {
+	t.Helper()
+	if truth := h.FinalState("obj_1"); row.State.Hash != truth.Hash && !row.Ambiguous && row.RefetchAfter == 0 {
+		t.Fatalf("the row shows %s at %v and is not marked ambiguous; the provider has %s", row.State.JSON,
+			row.Version, truth.JSON)
+	}
+}
+
+// wantTruth fails unless the row is right, unambiguous and without a pending refetch, after a
+// decision.
+func wantTruth(t failer, h *sim.History, row versioning.Row, d versioning.Decision) {
+	t.Helper()
+	if truth := h.FinalState("obj_1"); row.State.Hash != truth.Hash || row.Ambiguous || row.RefetchAfter != 0 {
+		t.Fatalf("after %+v the row shows %s (ambiguous %v, refetch after %d); the provider has %s", d, row.State.JSON,
+			row.Ambiguous, row.RefetchAfter, truth.JSON)
+	}
+}
+
+// lateEnough returns a start of a refetch after the last change, RefetchAfter and all time ranges.
+func lateEnough(h *sim.History, row versioning.Row) int64 {
+	const slowest, second = 4_500_000, 1_000_000
+	return max(row.RefetchAfter, row.TimeTo, h.LastChangeAt("obj_1")) + slowest + second + h.Unit
 }
 
 // shuffle returns the inputs in any order, with copies of some.

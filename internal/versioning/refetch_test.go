@@ -11,6 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/canonical"
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -25,9 +26,7 @@ func TestRefetch_encodedAndDecoded_givesSameInput(t *testing.T) {
 		l.Overwrites = c.IntN(3) == 0
 		l.Reversioned = !l.Overwrites && c.IntN(3) == 0
 		body, err := h.StoredRefetch("obj_1", l).Encode()
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
+		testkit.Must(t, err)
 		decoded, err := provider.DecodeRefetch(body)
 		if err != nil {
 			t.Fatalf("%v: %s", err, body)
@@ -38,9 +37,7 @@ func TestRefetch_encodedAndDecoded_givesSameInput(t *testing.T) {
 		}
 		want := h.Refetch("obj_1", l)
 		got, err := versioning.InputFromRefetch(o, decoded, time.UnixMicro(want.Received))
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
+		testkit.Must(t, err)
 		if want.Partial != "" { // only the time range of a partial refetch matters
 			want.Version, want.State, want.OwnVersion = got.Version, got.State, got.OwnVersion
 		}
@@ -57,9 +54,7 @@ func TestInputFromRefetch_observations_getVersion(t *testing.T) {
 	date := time.Unix(1_800_000_010, 0)
 	l := &provider.Refetch{Date: date, Elapsed: 300 * time.Millisecond, Lag: time.Second} // began at ...08.7
 	state, err := canonical.Parse([]byte(`{"id":"x"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	seen := at(1_800_000_008)
 	for name, c := range map[string]struct {
 		o    provider.Observation

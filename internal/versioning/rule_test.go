@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -14,17 +13,31 @@ import (
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
+// statusCase is an input for a row, with the expected decision.
+type statusCase struct {
+	row    []versioning.Input
+	in     versioning.Input
+	status versioning.Status
+	reason string
+}
+
+// apply applies the input and checks the decision.
+func (c statusCase) apply(t *testing.T, name string) versioning.Row {
+	t.Helper()
+	row := play(t, c.row)
+	d := versioning.Apply(&row, c.in)
+	if d.Status != c.status || !strings.Contains(d.Reason, c.reason) || d.DecidedBy != row.Version {
+		t.Errorf("%s: %s by %v: %s; want %s: ...%s...", name, d.Status, d.DecidedBy, d.Reason, c.status, c.reason)
+	}
+	return row
+}
+
 func TestApply_inputs_statusesAndReasons(t *testing.T) {
 	t.Parallel()
 	refetch := refetchAt(20, "B").Input()
 	tombstone := deleteEvent(10, true)
 	tombstone.State = letterState("A")
-	for name, c := range map[string]struct {
-		row    []versioning.Input
-		in     versioning.Input
-		status versioning.Status
-		reason string
-	}{
+	for name, c := range map[string]statusCase{
 		"first": {nil, toInput(t, stateEvent(10, "A")), versioning.Applied, "first complete state"},
 		"newer": {inputs(t, stateEvent(10, "A")), toInput(t, stateEvent(11, "B")), versioning.Applied,
 			"newer than the stored version (at 10000000, rank 1)"},
@@ -72,11 +85,7 @@ func TestApply_inputs_statusesAndReasons(t *testing.T) {
 		"equal own versions, overlapping time ranges": {[]versioning.Input{ownVersionRefetch(20, 10, "A")},
 			lateOwnVersionEvent(t, 10, "B"), versioning.Ambiguous, "it is unknown"},
 	} {
-		row := play(t, c.row)
-		d := versioning.Apply(&row, c.in)
-		if d.Status != c.status || !strings.Contains(d.Reason, c.reason) || d.DecidedBy != row.Version {
-			t.Errorf("%s: %s by %v: %s; want %s: ...%s...", name, d.Status, d.DecidedBy, d.Reason, c.status, c.reason)
-		}
+		c.apply(t, name)
 	}
 }
 
@@ -92,11 +101,7 @@ func lateOwnVersionEvent(t *testing.T, at int64, state string) versioning.Input 
 	t.Helper()
 	o := stateEvent(at, state)
 	o.OwnVersion, o.MayNotAdvance = true, true
-	in, err := versioning.InputFromObservation(o, time.UnixMicro(25*second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return in
+	return inputReceivedAt(t, o, 25*second)
 }
 
 func inputs(t *testing.T, trace ...provider.Observation) []versioning.Input {

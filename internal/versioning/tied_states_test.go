@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/provider"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -18,16 +19,11 @@ func TestEncodeTiedStates_differingStates_roundTrip(t *testing.T) {
 	row := playEvents(t, changeEvent(10, "A", "B"), stateEvent(10, "C"), deleteEvent(10, false),
 		stateWithIgnoredPath(t, 10, "3"))
 	text, err := versioning.EncodeTiedStates(&row)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	if !json.Valid(text) || strings.ContainsAny(string(text), " \n") {
 		t.Errorf("not compact JSON: %s", text)
 	}
-	got := decodeRow(t, text, row)
-	if diff := cmp.Diff(row.TiedStates, got.TiedStates); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	testkit.Equal(t, "tied states", row.TiedStates, decodeRow(t, text, row).TiedStates)
 }
 
 func TestEncodeTiedStates_impliedState_isShort(t *testing.T) {
@@ -63,12 +59,10 @@ func TestEncodeTiedStates_impliedState_isShort(t *testing.T) {
 }
 
 // decodeRow decodes tied states as the store does.
-func decodeRow(t *testing.T, text []byte, row versioning.Row) versioning.Row {
+func decodeRow(t failer, text []byte, row versioning.Row) versioning.Row {
 	t.Helper()
 	row.TiedStates = nil
-	if err := versioning.DecodeTiedStates(text, &row); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, versioning.DecodeTiedStates(text, &row))
 	return row
 }
 
@@ -87,16 +81,11 @@ func TestEncodeTiedStates_stateUnlikeRow_isWrittenInFull(t *testing.T) {
 		want := slices.Clone(row.TiedStates)
 		change(&row)
 		text, err := versioning.EncodeTiedStates(&row)
-		if err != nil {
-			t.Fatal(err)
-		}
-		set := decodeRow(t, text, row).TiedStates
+		testkit.Must(t, err)
 		if row.State.ExactHash == want[0].State.ExactHash { // else the JSON is in the tied states
 			want[0].State.JSON = nil
 		}
-		if diff := cmp.Diff(want, set); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		testkit.Equal(t, name, want, decodeRow(t, text, row).TiedStates)
 	}
 }
 

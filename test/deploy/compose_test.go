@@ -1,8 +1,6 @@
 package deploy_test
 
 import (
-	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -169,9 +167,7 @@ func TestCompose_spools_outliveContainers(t *testing.T) {
 		}
 		spools = append(spools, one)
 	}
-	if err := checkSpools(spools); err != nil {
-		t.Error(err)
-	}
+	checkSpools(t, spools)
 }
 
 // unit is a systemd unit's settings by section and name.
@@ -218,10 +214,9 @@ func TestUnits_settings_fitDefaults(t *testing.T) {
 	for _, name := range units {
 		u := readUnit(t, name)
 		for key, want := range map[string]string{"Service.Restart": "always", "Service.KillSignal": "SIGTERM",
-			"Service.NoNewPrivileges": "yes",
-			"Service.ProtectSystem":   "strict", "Service.DynamicUser": "yes", "Service.SupplementaryGroups": "postern",
-			"Unit.StartLimitIntervalSec": "0",
-			"Service.ExecReload":         "/bin/kill -HUP $MAINPID", "Install.WantedBy": "multi-user.target"} {
+			"Service.NoNewPrivileges": "yes", "Service.ProtectSystem": "strict", "Service.DynamicUser": "yes",
+			"Service.SupplementaryGroups": "postern", "Unit.StartLimitIntervalSec": "0",
+			"Service.ExecReload": "/bin/kill -HUP $MAINPID", "Install.WantedBy": "multi-user.target"} {
 			if got := u.one(t, key); got != want {
 				t.Errorf("%s: %s is %q, want %q", name, key, got, want)
 			}
@@ -291,9 +286,7 @@ func TestUnits_spools_outliveProcesses(t *testing.T) {
 		}
 		spools = append(spools, one)
 	}
-	if err := checkSpools(spools); err != nil {
-		t.Error(err)
-	}
+	checkSpools(t, spools)
 }
 
 // spoolVariable is the variable with the folder of a gateway's spool.
@@ -303,24 +296,23 @@ const spoolVariable = "POSTERN_INGEST_SPOOL_DIR"
 // contain it.
 type spoolPlace struct{ gateway, storage, folder, dir string }
 
-// checkSpools returns an error unless each gateway keeps its spool in persistent storage that no
-// other gateway uses.
-func checkSpools(places []spoolPlace) error {
-	var bad []error
+// checkSpools checks that each gateway keeps its spool in persistent storage that no other gateway
+// uses.
+func checkSpools(t *testing.T, places []spoolPlace) {
+	t.Helper()
 	owner := map[string]string{}
 	for _, p := range places {
 		if p.storage == "" || p.folder == "" || !strings.HasPrefix(p.dir, p.folder+"/") {
-			bad = append(bad, fmt.Errorf("gateway %s has its spool in %q, which is not below %q, where %q is",
-				p.gateway, p.dir, p.folder, p.storage))
+			t.Errorf("gateway %s has its spool in %q, which is not below %q, where %q is", p.gateway, p.dir, p.folder,
+				p.storage)
 		}
 		if other, taken := owner[p.storage]; taken {
-			bad = append(bad, fmt.Errorf("gateways %s and %s share %s: the second one to start finds its spool in use",
-				other, p.gateway, p.storage))
+			t.Errorf("gateways %s and %s share %s: the second one to start finds its spool in use", other, p.gateway,
+				p.storage)
 		}
 		owner[p.storage] = p.gateway
 	}
 	if len(places) < 2 {
-		bad = append(bad, fmt.Errorf("%d gateways, want two", len(places)))
+		t.Errorf("%d gateways, want two", len(places))
 	}
-	return errors.Join(bad...)
 }

@@ -18,6 +18,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 const (
@@ -88,7 +90,7 @@ func (img *image) checkConfig(t *testing.T) {
 		}
 	}
 	info, err := buildinfo.ReadFile(img.path("bin/gateway"))
-	must(t, err)
+	testkit.Must(t, err)
 	stamped := "unknown"
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
@@ -134,7 +136,7 @@ func (img *image) checkFiles(t *testing.T) {
 func (img *image) checkPrograms(t *testing.T) {
 	for _, program := range []string{"gateway", "processor", "postern"} {
 		f, err := elf.Open(img.path("bin/" + program))
-		must(t, err)
+		testkit.Must(t, err)
 		for _, part := range f.Progs {
 			if part.Type == elf.PT_INTERP || part.Type == elf.PT_DYNAMIC {
 				t.Errorf("%s is linked dynamically: %s", program, part.Type)
@@ -193,8 +195,7 @@ type image struct {
 		Config       struct {
 			User, WorkingDir     string
 			Env, Entrypoint, Cmd []string
-			Labels, Annotations  map[string]string
-			ExposedPorts         map[string]struct{}
+			Labels               map[string]string
 		}
 	}
 	// bytes is the size of all layers, not compressed.
@@ -249,7 +250,7 @@ func decode(t *testing.T, path string, v any) {
 func each(t *testing.T, path string, visit func(*tar.Header, io.Reader)) {
 	t.Helper()
 	f, err := os.Open(path)
-	must(t, err)
+	testkit.Must(t, err)
 	defer f.Close()
 	buffered := bufio.NewReader(f)
 	var content io.Reader = buffered
@@ -279,24 +280,24 @@ func (img *image) add(t *testing.T, h *tar.Header, content io.Reader) {
 	case tar.TypeReg:
 		img.bytes += place(t, img.rootfs, name, os.FileMode(h.Mode)&0o777, content)
 	case tar.TypeDir:
-		must(t, os.MkdirAll(filepath.Join(img.rootfs, name), os.FileMode(h.Mode)&0o777|0o700))
+		testkit.Must(t, os.MkdirAll(filepath.Join(img.rootfs, name), os.FileMode(h.Mode)&0o777|0o700))
 	default:
 		t.Errorf("%s: neither file nor folder (type %q)", h.Name, h.Typeflag)
 	}
 	if os.Geteuid() != 0 {
 		return // the unpacked files belong to the account of the test
 	}
-	must(t, os.Lchown(filepath.Join(img.rootfs, name), h.Uid, h.Gid))
+	testkit.Must(t, os.Lchown(filepath.Join(img.rootfs, name), h.Uid, h.Gid))
 }
 
 // place writes a file below dir and returns its size.
 func place(t *testing.T, dir, name string, mode os.FileMode, content io.Reader) int64 {
 	t.Helper()
 	path := filepath.Join(dir, filepath.Clean("/"+name))
-	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
-	must(t, err)
+	testkit.Must(t, err)
 	n, err := io.Copy(f, content)
-	must(t, errors.Join(err, f.Close()))
+	testkit.Must(t, errors.Join(err, f.Close()))
 	return n
 }

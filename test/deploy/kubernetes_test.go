@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/settings"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // kustomization has the fields of kustomization.yaml that we use.
@@ -198,19 +200,12 @@ func (c *cluster) daemons() map[string]*podTemplate {
 func TestKubernetes_objects_referToEachOther(t *testing.T) {
 	t.Parallel()
 	c := readCluster(t)
-	var keys []string
-	for key := range c.objects {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
 	want := []string{"Deployment/postern-processor", "Ingress/postern", "Job/postern-migrate", "Namespace/postern",
 		"NetworkPolicy/postern-gateway", "NetworkPolicy/postern-migrate", "NetworkPolicy/postern-processor",
 		"PodDisruptionBudget/postern-gateway",
 		"PodDisruptionBudget/postern-processor", "Service/postern-gateway", "Service/postern-gateway-pods",
 		"StatefulSet/postern-gateway"}
-	if diff := cmp.Diff(want, keys); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "objects", want, slices.Sorted(maps.Keys(c.objects)))
 	if !c.GeneratorOptions.DisableNameSuffixHash {
 		t.Error("a changed configuration would get another name, so running pods would not reload it")
 	}
@@ -397,9 +392,7 @@ func TestKubernetes_spools_outlivePods(t *testing.T) {
 		}
 		spools = append(spools, one)
 	}
-	if err := checkSpools(spools); err != nil {
-		t.Error(err)
-	}
+	checkSpools(t, spools)
 	if pod.SecurityContext.FSGroup != account {
 		t.Errorf("the volume belongs to group %d, want %d", pod.SecurityContext.FSGroup, account)
 	}

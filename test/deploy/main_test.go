@@ -39,13 +39,13 @@ func deployed(parts ...string) string {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	must(t, err)
+	testkit.Must(t, err)
 	return string(text)
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	must(t, os.WriteFile(path, []byte(text), 0o644))
+	testkit.Must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // runs runs a program and returns its output. The test fails if the program fails.
@@ -56,14 +56,6 @@ func runs(t *testing.T, cmd *exec.Cmd) string {
 		t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
 	}
 	return string(out)
-}
-
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // documents decodes the documents of a YAML file, each into a T.
@@ -185,9 +177,9 @@ var scriptsSecrets = sync.OnceValues(func() (fstest.MapFS, error) {
 func allSecrets(t *testing.T) string {
 	t.Helper()
 	files, err := scriptsSecrets()
-	must(t, err)
+	testkit.Must(t, err)
 	dir := t.TempDir()
-	must(t, os.CopyFS(dir, files))
+	testkit.Must(t, os.CopyFS(dir, files))
 	write(t, filepath.Join(dir, "stripe"), secret+"\n")
 	return dir
 }

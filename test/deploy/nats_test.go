@@ -49,7 +49,7 @@ func natsOptions(t *testing.T, file, folder, certs string) *server.Options {
 func startNATS(t *testing.T, o *server.Options) *server.Server {
 	t.Helper()
 	s, err := server.NewServer(o)
-	must(t, err)
+	testkit.Must(t, err)
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	if !s.ReadyForConnections(natsWithin) {
@@ -81,7 +81,7 @@ func as(t *testing.T, certs, user, urls string) (*nats.Conn, jetstream.JetStream
 	}
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(natsWithin))
-	must(t, err)
+	testkit.Must(t, err)
 	return nc, js
 }
 
@@ -91,7 +91,7 @@ func daemon(t *testing.T, certs, user, urls string) *stream.Conn {
 	file := func(name string) string { return filepath.Join(certs, name) }
 	conn, err := stream.Connect(stream.Options{URL: urls, CA: file("ca.crt"), Cert: file(user + ".crt"),
 		Key: file(user + ".key"), Name: user, Logger: testkit.Logger(t)})
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(conn.Close)
 	testkit.Eventually(t, natsWithin, func() error {
 		if !conn.Connected() {
@@ -168,13 +168,13 @@ func TestSecrets_authoritysKeyElsewhere_keepsAuthority(t *testing.T) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	authority := read(t, file("ca.crt"))
 	for _, name := range []string{"ca.key", "pgpass_gateway"} {
-		must(t, os.Remove(file(name)))
+		testkit.Must(t, os.Remove(file(name)))
 	}
 	runs(t, exec.CommandContext(t.Context(), deployed("secrets.sh"), dir))
 	if read(t, file("ca.crt")) != authority || read(t, file("pgpass_gateway")) == "" {
 		t.Error("another authority, or no new password")
 	}
-	must(t, os.Remove(file("gateway.crt")))
+	testkit.Must(t, os.Remove(file("gateway.crt")))
 	if out, err := exec.CommandContext(t.Context(), deployed("secrets.sh"), dir).CombinedOutput(); err == nil ||
 		!strings.Contains(string(out), "ca.key is missing") {
 		t.Errorf("a certificate without the authority's key: %v, %s", err, out)
@@ -253,7 +253,7 @@ func refused(t *testing.T, certs, user, url, subject string) {
 	nc, _ := as(t, certs, user, url)
 	ctx, cancel := context.WithTimeout(t.Context(), natsWithin)
 	defer cancel()
-	must(t, errors.Join(nc.Publish(subject, []byte("{}")), nc.FlushWithContext(ctx)))
+	testkit.Must(t, errors.Join(nc.Publish(subject, []byte("{}")), nc.FlushWithContext(ctx)))
 	testkit.Eventually(t, natsWithin, func() error { // the server's error may arrive after its pong
 		if err := nc.LastError(); !errors.Is(err, nats.ErrPermissionViolation) {
 			return fmt.Errorf("%s publishes on %s: %v, want a permissions violation", user, subject, err)

@@ -37,19 +37,19 @@ type pgServer struct {
 func startPostgres(t *testing.T) *pgServer {
 	t.Helper()
 	root, err := os.MkdirTemp("", "postern-deploy-") // t.TempDir's parents are closed to the server's account
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(root); err != nil {
 			t.Error(err)
 		}
 	})
-	must(t, os.Chmod(root, 0o711))
+	testkit.Must(t, os.Chmod(root, 0o711))
 	dir := filepath.Join(root, "c")
 	made, err := postgres.StartCluster(t.Context(), postgres.ClusterOptions{Dir: dir, Fast: true})
 	if err != nil {
 		t.Fatalf("make a cluster (install what it needs: make prerequisites): %v", err)
 	}
-	must(t, made.Stop(t.Context()))
+	testkit.Must(t, made.Stop(t.Context()))
 	data := filepath.Join(dir, "data")
 	conf := filepath.Join(root, "postgresql.conf")
 	write(t, conf, read(t, deployed("postgresql.conf")))
@@ -65,7 +65,7 @@ func startPostgres(t *testing.T) *pgServer {
 func (s *pgServer) run(t *testing.T, cmd *exec.Cmd, data string) {
 	t.Helper()
 	info, err := os.Stat(data)
-	must(t, err)
+	testkit.Must(t, err)
 	owner := info.Sys().(*syscall.Stat_t)
 	cmd.Dir, cmd.Env = data, []string{"LC_ALL=C", "PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -73,9 +73,9 @@ func (s *pgServer) run(t *testing.T, cmd *exec.Cmd, data string) {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}
 	}
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	must(t, err)
+	testkit.Must(t, err)
 	cmd.Stdout, cmd.Stderr = log, log
-	must(t, cmd.Start())
+	testkit.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGINT) // the server may have ended already
 		_ = cmd.Wait()                         // its output is logged below
@@ -101,11 +101,9 @@ func (s *pgServer) admin(database string) string {
 func (s *pgServer) exec(t *testing.T, sql string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.admin("postgres"))
-	must(t, err)
+	testkit.Must(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
-	if _, err := conn.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ExecSQL(t, conn, sql)
 }
 
 // login returns a daemon's URL of the database: TCP, with the password in a file.
@@ -186,7 +184,7 @@ func TestPostgres_logins_haveOnlyTheirPrivileges(t *testing.T) {
 	}
 	pool, err := postgres.Connect(t.Context(), postgres.Options{URL: s.login("operator1", file("operator")),
 		Role: "postern_operator"})
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(pool.Close)
 	report := doctor.Examine(t.Context(), doctor.Options{Pool: pool})
 	for _, c := range report.Checks {
@@ -211,7 +209,7 @@ func connects(ctx context.Context, url, role string) error {
 // sufficient for our defaults.
 func (s *pgServer) checkSettings(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), s.admin("postgres"))
-	must(t, err)
+	testkit.Must(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	value := map[string]int{}
 	for line := range strings.Lines(read(t, deployed("postgresql.conf"))) {

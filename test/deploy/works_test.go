@@ -143,7 +143,7 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{cmd: cmd, ended: make(chan struct{})}
 	out, in, err := os.Pipe()
-	must(t, err)
+	testkit.Must(t, err)
 	cmd.Stderr, cmd.Stdout = in, in
 	err = cmd.Start()
 	_ = in.Close() // the process has its own copy
@@ -218,13 +218,13 @@ func deliver(t *testing.T, gateway *process, sample int) (answer string) {
 	stripe, _ := all.Named("stripe")
 	src := &provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "main", Value: []byte(secret)}}}
 	d, err := stripe.Sign(src, stripe.Samples()[sample], time.Now())
-	must(t, err)
+	testkit.Must(t, err)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+gateway.at.Ingest+"/webhooks/stripe",
 		bytes.NewReader(d.Body))
-	must(t, err)
+	testkit.Must(t, err)
 	req.Header = d.Header.Clone()
 	res, err := http.DefaultClient.Do(req)
-	must(t, err)
+	testkit.Must(t, err)
 	defer http.DefaultClient.CloseIdleConnections()
 	said, err := io.ReadAll(res.Body)
 	if err := cmp.Or(err, res.Body.Close()); err != nil || res.StatusCode != http.StatusOK {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -32,11 +31,11 @@ type instance struct {
 func newInstance(t *testing.T, bin, dir string) *instance {
 	t.Helper()
 	cluster, moved, err := postgres.ClusterDir(filepath.Join(dir, "postgres"))
-	must(t, err)
+	testkit.Must(t, err)
 	if moved {
 		t.Cleanup(func() { _ = os.RemoveAll(cluster) })
 	}
-	must(t, testkit.PrepareCluster(t.Context(), cluster))
+	testkit.Must(t, testkit.PrepareCluster(t.Context(), cluster))
 	t.Logf("state in %s, database in %s", dir, cluster)
 	return &instance{program: filepath.Join(bin, "postern"), dir: dir}
 }
@@ -98,9 +97,9 @@ func TestDev_twoInstances_keepSeparateState(t *testing.T) {
 	bin := build(t)
 	closed := t.TempDir() // only its owner can enter; if that is root, PostgreSQL's account cannot
 	open, err := os.MkdirTemp("", "postern-dev-")
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(open) })
-	must(t, os.Chmod(open, 0o711))
+	testkit.Must(t, os.Chmod(open, 0o711))
 	first, second := newInstance(t, bin, filepath.Join(closed, "state")),
 		newInstance(t, bin, filepath.Join(open, "state"))
 	first.start(t)
@@ -130,22 +129,6 @@ func TestDev_twoInstances_keepSeparateState(t *testing.T) {
 	}
 	first.send(t)
 	first.interrupt(t)
-}
-
-// reloads returns the metric of successful reloads.
-func reloads(t *testing.T, admin string) string {
-	t.Helper()
-	res, err := http.Get("http://" + strings.TrimPrefix(admin, "http://") + "/metrics")
-	must(t, err)
-	defer res.Body.Close()
-	page, err := io.ReadAll(res.Body)
-	must(t, err)
-	return string(regexp.MustCompile(`(?m)^postern_config_reloads_total\{result="ok"\}.*$`).Find(page))
-}
-
-func (p *process) hangup(t *testing.T) {
-	t.Helper()
-	must(t, p.cmd.Process.Signal(syscall.SIGHUP))
 }
 
 // Every program that accepts or applies deliveries reloads its sources at SIGHUP, and automatically
@@ -180,12 +163,12 @@ func TestReload_sighupOrChangedFile_reloads(t *testing.T) {
 			p, at := start(t, program, args...)
 			if c.program == "postern" {
 				in, err := config.ReadInstance(dir)
-				must(t, err)
+				testkit.Must(t, err)
 				at.Admin = in.AdminURL
 			}
-			p.hangup(t)
+			testkit.Must(t, p.cmd.Process.Signal(syscall.SIGHUP))
 			if c.ignored {
-				p.hangup(t)
+				testkit.Must(t, p.cmd.Process.Signal(syscall.SIGHUP))
 			} else {
 				testkit.Eventually(t, time.Minute, func() error { return counted(t, at.Admin, 1) })
 			}
@@ -204,10 +187,17 @@ func TestReload_sighupOrChangedFile_reloads(t *testing.T) {
 	}
 }
 
+// counted returns nil if the metric has this number of successful reloads.
 func counted(t *testing.T, admin string, want int) error {
 	t.Helper()
-	if got := reloads(t, admin); got != fmt.Sprintf(`postern_config_reloads_total{result="ok"} %d`, want) {
-		return fmt.Errorf("%s, want %d", got, want)
+	res, err := http.Get("http://" + strings.TrimPrefix(admin, "http://") + "/metrics")
+	testkit.Must(t, err)
+	defer res.Body.Close()
+	page, err := io.ReadAll(res.Body)
+	testkit.Must(t, err)
+	line := fmt.Sprintf("postern_config_reloads_total{result=\"ok\"} %d\n", want)
+	if !strings.Contains("\n"+string(page), "\n"+line) {
+		return fmt.Errorf("the metrics do not contain %s", line)
 	}
 	return nil
 }
@@ -215,6 +205,6 @@ func counted(t *testing.T, admin string, want int) error {
 // put replaces a file atomically.
 func put(t *testing.T, path, text string) {
 	t.Helper()
-	must(t, os.WriteFile(path+".next", []byte(text), 0o600))
-	must(t, os.Rename(path+".next", path))
+	testkit.Must(t, os.WriteFile(path+".next", []byte(text), 0o600))
+	testkit.Must(t, os.Rename(path+".next", path))
 }

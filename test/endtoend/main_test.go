@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func build(t *testing.T) string {
 	t.Helper()
 	dir, err := testkit.Programs(append(site.Daemons(), site.Tools()...)...)
-	must(t, err)
+	testkit.Must(t, err)
 	return dir
 }
 
@@ -44,14 +44,6 @@ sources:
   stripe: {provider: stripe, secrets: [{name: main, value: whsec_of_the_end_to_end_test}]}
   shop: {provider: shopify, account: x.myshopify.com, secrets: [{name: main, value: secret_of_the_test}]}
 `, testkit.Database(t).URL, testkit.JetStream(t).URL)
-}
-
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 const (
@@ -83,10 +75,10 @@ func start(t *testing.T, program string, args ...string) (*process, addresses) {
 		ended: make(chan struct{})}
 	p.cmd.Env = environment()
 	stderr, err := p.cmd.StderrPipe()
-	must(t, err)
+	testkit.Must(t, err)
 	stdout, err := p.cmd.StdoutPipe()
-	must(t, err)
-	must(t, p.cmd.Start())
+	testkit.Must(t, err)
+	testkit.Must(t, p.cmd.Start())
 	var readers sync.WaitGroup
 	readers.Go(func() { p.read(stderr) })
 	readers.Go(func() { p.read(stdout) })

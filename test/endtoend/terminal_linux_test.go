@@ -30,11 +30,10 @@ func TestDev_terminalCloses_stops(t *testing.T) {
 	file, dir := filepath.Join(t.TempDir(), "postern.yaml"), t.TempDir()
 	put(t, file, settings(t))
 	window := newTerminal(t, 80, 24)
-	cmd := exec.Command(program, "dev", "--config", file, "--dir", dir)
+	cmd := window.command(program, "dev", "--config", file, "--dir", dir)
 	var said bytes.Buffer
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environment(), window.slave, &said, &said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	must(t, cmd.Start())
+	cmd.Stdout, cmd.Stderr = &said, &said
+	testkit.Must(t, cmd.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() }) // the process may have ended already
@@ -43,7 +42,7 @@ func TestDev_terminalCloses_stops(t *testing.T) {
 		in, err = config.ReadInstance(dir)
 		return err
 	})
-	must(t, cmd.Process.Signal(syscall.SIGHUP))
+	testkit.Must(t, cmd.Process.Signal(syscall.SIGHUP))
 	testkit.Eventually(t, time.Minute, func() error { return counted(t, in.AdminURL, 1) })
 	_ = window.master.Close() // closes the window
 	select {
@@ -65,7 +64,7 @@ func TestTerminal_standardErrorOfEachProgram_isEscaped(t *testing.T) {
 	// No spool is kept in /tmp: a log line says so and names the folder. Nothing listens at port 1,
 	// so the program ends.
 	dir, err := os.MkdirTemp("/tmp", "postern-"+obeyed)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	for program, args := range map[string][]string{
 		"postern": {"dev", "--dir", dir, "--database", "postgres://127.0.0.1:1/none",
@@ -77,10 +76,8 @@ func TestTerminal_standardErrorOfEachProgram_isEscaped(t *testing.T) {
 			t.Parallel()
 			c := newTerminal(t, 200, 20)
 			go c.watch()
-			cmd := exec.CommandContext(t.Context(), filepath.Join(bin, program), args...)
-			cmd.Env = append(environment(), "POSTERN_LOG_FORMAT=json")
-			cmd.Stdin, cmd.Stdout, cmd.Stderr = c.slave, c.slave, c.slave
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+			cmd := c.command(filepath.Join(bin, program), args...)
+			cmd.Env = append(cmd.Env, "POSTERN_LOG_FORMAT=json")
 			var status *exec.ExitError
 			if err := cmd.Run(); !errors.As(err, &status) {
 				t.Errorf("want an error: %v", err)
@@ -105,17 +102,25 @@ type terminal struct {
 func newTerminal(t *testing.T, width, height uint16) *terminal {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = master.Close() })
 	fd := int(master.Fd())
-	must(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	testkit.Must(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	must(t, err)
-	must(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}))
+	testkit.Must(t, err)
+	testkit.Must(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}))
 	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(func() { _ = slave.Close() })
 	return &terminal{master: master, slave: slave}
+}
+
+// command runs a program in the terminal.
+func (c *terminal) command(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, args...)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environment(), c.slave, c.slave, c.slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	return cmd
 }
 
 // watch stores what is shown until the terminal is closed on both sides.
@@ -141,7 +146,7 @@ func (c *terminal) text() string {
 func (c *terminal) settings(t *testing.T) *unix.Termios {
 	t.Helper()
 	s, err := unix.IoctlGetTermios(int(c.slave.Fd()), unix.TCGETS)
-	must(t, err)
+	testkit.Must(t, err)
 	return s
 }
 
@@ -164,10 +169,8 @@ func TestTop_terminal_restoresScreen(t *testing.T) {
 			t.Cleanup(at.Close)
 			c := newTerminal(t, 60, 20)
 			before := c.settings(t)
-			cmd := exec.Command(program, "top", "--from", at.URL, "--every", "100ms")
-			cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environment(), c.slave, c.slave, c.slave
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-			must(t, cmd.Start())
+			cmd := c.command(program, "top", "--from", at.URL, "--every", "100ms")
+			testkit.Must(t, cmd.Start())
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
 			go c.watch()
@@ -180,7 +183,7 @@ func TestTop_terminal_restoresScreen(t *testing.T) {
 			if cmp.Equal(before, c.settings(t)) {
 				t.Error("the terminal still buffers lines")
 			}
-			must(t, end(c, cmd.Process))
+			testkit.Must(t, end(c, cmd.Process))
 			select {
 			case err := <-ended:
 				if err != nil {

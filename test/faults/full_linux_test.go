@@ -2,10 +2,8 @@ package faults_test
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -35,18 +33,11 @@ func TestGateway_natsDiskFull_storesAndAppliesAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.await(t, 60, "stored", stored)
-	testkit.Eventually(t, patience, func() error {
-		if !strings.Contains(s.log.String(), "free space and restart that server") {
-			return fmt.Errorf("no log message names the remedy: %s", s.log)
-		}
-		return nil
-	})
-	must(t, os.Remove(rest))
+	s.waitForLog(t, "free space and restart that server")
+	testkit.Must(t, os.Remove(rest))
 	s.nats.Restart(t)
 	l.await(t, 20, "stored", stored)
-	l.stop()
-	s.waitUntilApplied(t)
-	l.check(t, s, false)
+	l.finish(t, s)
 }
 
 // fill writes a file until that fails.

@@ -3,7 +3,6 @@ package faults_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,56 +20,40 @@ import (
 func (s *site) jetStream(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect(s.nats.URL)
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
-	must(t, err)
+	testkit.Must(t, err)
 	return js
 }
 
 // streamFaults are the faults of JetStream. Each returns the function that ends it. For some of the
 // last ones, nothing has to end them.
 var streamFaults = map[string]func(*testing.T, *site) (end func()){
-	"stopped": func(t *testing.T, s *site) func() { s.nats.Stop(t); return func() { s.nats.Restart(t) } },
-	"refused": func(_ *testing.T, s *site) func() { s.stream.Cut(); return s.stream.Restore },
-	"hanging": func(_ *testing.T, s *site) func() { s.stream.Stall(); return s.stream.Restore },
-	"silent":  func(_ *testing.T, s *site) func() { s.stream.StallResponses(); return s.stream.Restore },
-	"slow":    func(_ *testing.T, s *site) func() { s.stream.Delay(400 * time.Millisecond); return s.stream.Restore },
-	"flapping": func(_ *testing.T, s *site) func() {
-		n := 0
-		end := during(300*time.Millisecond, func() {
-			if n++; n%2 == 1 {
-				s.stream.Cut()
-			} else {
-				s.stream.Restore()
-			}
-		})
-		return func() { end(); s.stream.Restore() }
-	},
-	"wiped": func(t *testing.T, s *site) func() { s.nats.Stop(t); return func() { s.nats.Wipe(t) } },
+	"stopped":  func(t *testing.T, s *site) func() { s.nats.Stop(t); return func() { s.nats.Restart(t) } },
+	"refused":  func(_ *testing.T, s *site) func() { s.stream.Cut(); return s.stream.Restore },
+	"hanging":  func(_ *testing.T, s *site) func() { s.stream.Stall(); return s.stream.Restore },
+	"silent":   func(_ *testing.T, s *site) func() { s.stream.StallResponses(); return s.stream.Restore },
+	"slow":     func(_ *testing.T, s *site) func() { s.stream.Delay(400 * time.Millisecond); return s.stream.Restore },
+	"flapping": func(_ *testing.T, s *site) func() { return flap(s.stream, 300*time.Millisecond) },
+	"wiped":    func(t *testing.T, s *site) func() { s.nats.Stop(t); return func() { s.nats.Wipe(t) } },
 	"stream deleted": func(t *testing.T, s *site) func() {
-		if err := s.jetStream(t).DeleteStream(t.Context(), stream.EventsStream); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, s.jetStream(t).DeleteStream(t.Context(), stream.EventsStream))
 		return func() {}
 	},
 	"consumer deleted": func(t *testing.T, s *site) func() {
-		if err := s.jetStream(t).DeleteConsumer(t.Context(), stream.EventsStream,
-			stream.ProcessorConsumer); err != nil {
-			t.Error(err)
-		}
+		testkit.Must(t, s.jetStream(t).DeleteConsumer(t.Context(), stream.EventsStream, stream.ProcessorConsumer))
 		return func() {}
 	},
 	"full and rejecting": func(t *testing.T, s *site) func() {
 		js := s.jetStream(t)
 		for _, name := range []string{stream.EventsStream, stream.ChangesStream} {
 			at, err := js.Stream(t.Context(), name)
-			must(t, err)
+			testkit.Must(t, err)
 			cfg := at.CachedInfo().Config
 			cfg.Discard, cfg.MaxMsgs = jetstream.DiscardNew, int64(at.CachedInfo().State.Msgs)+1
-			if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
-				t.Fatal(err)
-			}
+			_, err = js.UpdateStream(t.Context(), cfg)
+			testkit.Must(t, err)
 		}
 		return func() {}
 	},
@@ -91,9 +74,7 @@ func TestGateway_natsFails_storesAndAppliesLater(t *testing.T) {
 			l.await(t, 60, "stored", stored)
 			end()
 			l.await(t, 20, "stored", stored)
-			l.stop()
-			s.waitUntilApplied(t)
-			l.check(t, s, false)
+			l.finish(t, s)
 			s.appliedOnce(t)
 		})
 	}
@@ -105,24 +86,16 @@ func TestGateway_streamInMemory_isReported(t *testing.T) {
 	t.Parallel()
 	s := build(t)
 	js := s.jetStream(t)
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream.EventsStream,
-		Subjects: []string{stream.EventsSubject + ".>"}, Storage: jetstream.MemoryStorage}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: stream.EventsStream,
+		Subjects: []string{stream.EventsSubject + ".>"}, Storage: jetstream.MemoryStorage})
+	testkit.Must(t, err)
 	s.start(t, patientTuning)
 	l := s.send(t)
 	l.await(t, 20, "stored", stored)
-	testkit.Eventually(t, patience, func() error {
-		if !strings.Contains(s.log.String(), "storage type") {
-			return fmt.Errorf("no log message names the storage type: %s", s.log)
-		}
-		return nil
-	})
-	must(t, js.DeleteStream(t.Context(), stream.EventsStream))
+	s.waitForLog(t, "storage type")
+	testkit.Must(t, js.DeleteStream(t.Context(), stream.EventsStream))
 	l.await(t, 20, "stored", stored)
-	l.stop()
-	s.waitUntilApplied(t)
-	l.check(t, s, false)
+	l.finish(t, s)
 	s.appliedOnce(t)
 }
 
@@ -135,12 +108,8 @@ func (s *site) appliedOnce(t *testing.T) {
 		}
 		return nil
 	})
-	if twice := s.db.QueryStrings(t, `SELECT object_id FROM objects WHERE revision <> 1`); len(twice) > 0 {
-		t.Errorf("changed twice: %v", twice)
-	}
-	if again := s.db.QueryStrings(t, `SELECT event_id::text FROM outcomes WHERE attempts <> 1`); len(again) > 0 {
-		t.Errorf("tried more than once: %v", again)
-	}
+	s.db.WantRows(t, 0, `objects WHERE revision <> 1`)
+	s.db.WantRows(t, 0, `outcomes WHERE attempts <> 1`)
 }
 
 // clock shifts the database's clock, as the schema reads it, by an interval.
@@ -163,7 +132,7 @@ func TestGateway_databaseClockJumps_idsStayAboveBound(t *testing.T) {
 	for _, off := range []string{"-1 hour", "0", "2 seconds", "-3 seconds", "1 hour", "0", "1 day", "-1 day", "40 days",
 		"0"} {
 		bound, err := events.FreezeBound(t.Context(), operator)
-		must(t, err)
+		testkit.Must(t, err)
 		read := s.below(t, bound)
 		s.clock(t, off)
 		l.await(t, 10, "stored", stored)
@@ -171,9 +140,7 @@ func TestGateway_databaseClockJumps_idsStayAboveBound(t *testing.T) {
 			t.Errorf("%s: %s events are below a bound that a reader had frozen when there were %s", off, n, read)
 		}
 	}
-	l.stop()
-	s.waitUntilApplied(t)
-	l.check(t, s, false)
+	l.finish(t, s)
 	s.appliedOnce(t)
 }
 
@@ -209,6 +176,6 @@ func TestGateway_clockWrong_rejectsSignedTimes(t *testing.T) {
 		l.one(t, "kept", 2, "stored or spooled", func(a *answer) bool { return a.status == 200 })
 		s.waitUntilApplied(t)
 		l.answers = slices.DeleteFunc(l.answers, func(a answer) bool { return a.status == 401 })
-		l.check(t, s, false)
+		l.check(t, s)
 	}
 }

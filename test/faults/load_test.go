@@ -58,7 +58,7 @@ func (s *site) newLoad(t *testing.T) *load {
 func (l *load) one(t *testing.T, source string, n int, what string, holds func(*answer) bool) {
 	t.Helper()
 	a, err := l.deliver(l.sources[source], n)
-	must(t, err)
+	testkit.Must(t, err)
 	if l.answers = append(l.answers, a); !holds(&a) {
 		t.Errorf("delivery %d is not %s: %+v", n, what, a)
 	}
@@ -191,9 +191,17 @@ func (l *load) await(t *testing.T, n int, what string, holds func(*answer) bool)
 	})
 }
 
+// finish stops the senders, waits until all events are applied, and checks the responses.
+func (l *load) finish(t *testing.T, s *site) {
+	t.Helper()
+	l.stop()
+	s.waitUntilApplied(t)
+	l.check(t, s)
+}
+
 // check checks all responses. Each acknowledged event is stored once. The only other allowed
-// response is 503 with Retry-After. Deliveries that may be spooled get it only if rejected is true.
-func (l *load) check(t *testing.T, s *site, rejected bool) {
+// response is 503 with Retry-After, for deliveries that may not be spooled.
+func (l *load) check(t *testing.T, s *site) {
 	t.Helper()
 	var keys []string
 	var longest time.Duration
@@ -216,7 +224,7 @@ func (l *load) check(t *testing.T, s *site, rejected bool) {
 			if a.spooled && a.source == "final" {
 				wrong("a receipt without an id for a source that requires a commit")
 			}
-		case a.status == http.StatusServiceUnavailable && a.retry && (a.source == "final" || rejected):
+		case a.status == http.StatusServiceUnavailable && a.retry && a.source == "final":
 			counts["refused"]++
 		default:
 			wrong("%s got status %d after %s, Retry-After %t", a.source, a.status, a.took, a.retry)

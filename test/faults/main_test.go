@@ -39,14 +39,6 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // patience is how long a test waits for an expected condition. It never measures speed.
 const patience = 3 * time.Minute
 
@@ -104,7 +96,7 @@ func buildWith(t *testing.T, js *testkit.Server) *site {
 		}
 	})
 	u, err := url.Parse(db.URL)
-	must(t, err)
+	testkit.Must(t, err)
 	q := u.Query()
 	q.Set("user", s.login)
 	u.RawQuery = q.Encode()
@@ -112,7 +104,7 @@ func buildWith(t *testing.T, js *testkit.Server) *site {
 	s.stream = testkit.Proxy(t, s.nats.URL)
 	cfg, err := config.Parse(fmt.Appendf(nil, settings, s.store.URL, s.stream.URL, deadline, s.spool),
 		func(string) string { return "" })
-	must(t, err)
+	testkit.Must(t, err)
 	s.cfg = cfg
 	return s
 }
@@ -176,7 +168,7 @@ func (s *site) run(t *testing.T, o app.Options) *app.App {
 	}
 	o.Config, o.Logger = s.cfg, slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	a, err := app.New(t.Context(), o)
-	must(t, err)
+	testkit.Must(t, err)
 	a.Start()
 	t.Cleanup(func() {
 		for _, way := range []*testkit.FaultProxy{s.store, s.stream} {
@@ -216,6 +208,17 @@ func (j *journal) String() string {
 	return string(j.text)
 }
 
+// waitForLog waits until the log contains a text.
+func (s *site) waitForLog(t *testing.T, text string) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if !strings.Contains(s.log.String(), text) {
+			return fmt.Errorf("no log message contains %q: %s", text, s.log)
+		}
+		return nil
+	})
+}
+
 func (j *journal) clear() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -226,17 +229,17 @@ func (j *journal) clear() {
 func (s *site) metric(t *testing.T, name, labels string) (sum float64) {
 	t.Helper()
 	res, err := http.Get("http://" + s.app.AdminAddr() + "/metrics")
-	must(t, err)
+	testkit.Must(t, err)
 	defer res.Body.Close()
 	page, err := io.ReadAll(res.Body)
-	must(t, err)
+	testkit.Must(t, err)
 	lines := regexp.MustCompile(`(?m)^`+name+`(\{.*\})? (\S+)$`).FindAllSubmatch(page, -1)
 	if lines == nil {
 		t.Fatalf("no metric %s", name)
 	}
 	for _, line := range lines {
 		n, err := strconv.ParseFloat(string(line[2]), 64)
-		must(t, err)
+		testkit.Must(t, err)
 		if bytes.Contains(line[1], []byte(labels)) {
 			sum += n
 		}
@@ -265,10 +268,10 @@ func (s *site) waitUntilApplied(t *testing.T) {
 	}
 	operator := s.db.Role(t, "operator")
 	known, err := events.RegisterSources(t.Context(), operator, nil)
-	must(t, err)
+	testkit.Must(t, err)
 	report, err := verify.Verify(t.Context(), verify.Options{Pool: operator, Known: known,
 		Sources: operations.ConfiguredSources(s.cfg.Endpoints(), known), Signatures: true, MaxItems: 5})
-	must(t, err)
+	testkit.Must(t, err)
 	for _, f := range report.Findings {
 		t.Errorf("%s: %d, %+v", f.Kind, f.Count, f.Items)
 	}

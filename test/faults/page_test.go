@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // docs/reference/faults.md names tests that exist, and each subtest of the faults of PostgreSQL and
@@ -13,7 +15,7 @@ import (
 func TestPage_namedTests_exist(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/reference/faults.md")
-	must(t, err)
+	testkit.Must(t, err)
 	subtests := map[string]bool{}
 	for name := range storeFaults {
 		subtests[strings.ReplaceAll(name, " ", "_")] = false
@@ -50,10 +52,10 @@ func TestPage_namedTests_exist(t *testing.T) {
 func hasTest(t *testing.T, dir, name string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	must(t, err)
+	testkit.Must(t, err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		must(t, err)
+		testkit.Must(t, err)
 		if strings.Contains(string(text), "func "+name+"(") {
 			return true
 		}

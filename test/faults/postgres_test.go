@@ -31,11 +31,24 @@ func during(every time.Duration, do func()) (end func()) {
 	return func() { close(stop); group.Wait() }
 }
 
+// flap cuts and restores the connections through a proxy, in turn.
+func flap(proxy *testkit.FaultProxy, every time.Duration) (end func()) {
+	up := true
+	stop := during(every, func() {
+		if up = !up; up {
+			proxy.Restore()
+		} else {
+			proxy.Cut()
+		}
+	})
+	return func() { stop(); proxy.Restore() }
+}
+
 // database executes a statement about the site's database. %s stands for the database's name.
 func (s *site) database(t *testing.T, statement string) {
 	t.Helper()
 	var name string
-	must(t, s.db.Pool.QueryRow(t.Context(), `SELECT current_database()`).Scan(&name))
+	testkit.Must(t, s.db.Pool.QueryRow(t.Context(), `SELECT current_database()`).Scan(&name))
 	s.db.Exec(t, fmt.Sprintf(statement, name))
 }
 
@@ -64,17 +77,7 @@ var storeFaults = map[string]func(*testing.T, *site) (end func()){
 	"hanging":  func(_ *testing.T, s *site) func() { s.store.Stall(); return s.store.Restore },
 	"silent":   func(_ *testing.T, s *site) func() { s.store.StallResponses(); return s.store.Restore },
 	selfEnding: func(_ *testing.T, s *site) func() { s.store.StallOpenConnections(); return func() {} },
-	"flapping": func(_ *testing.T, s *site) func() {
-		n := 0
-		end := during(150*time.Millisecond, func() {
-			if n++; n%2 == 1 {
-				s.store.Cut()
-			} else {
-				s.store.Restore()
-			}
-		})
-		return func() { end(); s.store.Restore() }
-	},
+	"flapping": func(_ *testing.T, s *site) func() { return flap(s.store, 150*time.Millisecond) },
 	"too many connections": func(t *testing.T, s *site) func() {
 		s.db.Exec(t, "ALTER ROLE "+s.login+" CONNECTION LIMIT 0")
 		s.terminate(t)
@@ -107,7 +110,7 @@ var storeFaults = map[string]func(*testing.T, *site) (end func()){
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `LOCK TABLE event_keys IN ACCESS EXCLUSIVE MODE`)
 		}
-		must(t, err)
+		testkit.Must(t, err)
 		return func() { _ = tx.Rollback(context.Background()) } // the rollback releases the lock
 	},
 	"privilege revoked": func(t *testing.T, s *site) func() {
@@ -171,9 +174,7 @@ func (s *site) survives(t *testing.T, name string, fault func(*testing.T, *site)
 	end()
 	l.await(t, 10, "stored again", storedKept)
 	l.await(t, 1, "stored again, with an id", storedFinal)
-	l.stop()
-	s.waitUntilApplied(t)
-	l.check(t, s, false)
+	l.finish(t, s)
 	if said := strings.Count(s.log.String(), "PostgreSQL is unavailable: deliveries go to the spool"); said > 20 {
 		t.Errorf("logged %d times that PostgreSQL is unavailable", said)
 	}
@@ -214,5 +215,5 @@ func (s *site) spoolsWhileIdle(t *testing.T, fault func(*testing.T, *site) func(
 	}
 	end()
 	s.waitUntilApplied(t)
-	l.check(t, s, false)
+	l.check(t, s)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/githubfake"
 )
 
@@ -172,9 +173,7 @@ func TestReadDelivery_delivery_equalsWebhook(t *testing.T) {
 		"X-Hub-Signature-256": "sha256=00", "content-type": "application/x-www-form-urlencoded", "odd": 1},
 		"payload": {"repository": {"score": 1.00, "id": 5}, "action": "deleted",
 		"label": {"id": 7, "color": "d73a4\u0061"}}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	want := identify(t, &provider.Source{}, hooked)
 	for name, other := range map[string]*provider.Delivery{"form": form, "API": d} {
 		if diff := cmp.Diff(want, identify(t, &provider.Source{}, other)); diff != "" {
@@ -227,9 +226,7 @@ func newListReader(t *testing.T, o githubfake.Options) *listReader {
 	l := &listReader{fake: githubfake.New(t, o)}
 	l.api = &provider.API{BaseURL: l.fake.URL, Key: provider.Secret{Value: []byte(githubfake.Key)},
 		Repositories: l.fake.Repositories()}
-	if err := (github.GitHub{}).CompleteAPI(l.api); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, (github.GitHub{}).CompleteAPI(l.api))
 	return l
 }
 
@@ -320,47 +317,6 @@ func TestLists_countedPages_deletesMoveNothingOutOfSight(t *testing.T) {
 	})
 }
 
-// If more objects than a page holds changed in one second, all are listed, and the list ends.
-func TestListObjects_manyChangesInOneSecond_areAllListed(t *testing.T) {
-	t.Parallel()
-	l := newListReader(t, githubfake.Options{Repositories: 1, Gap: time.Microsecond})
-	ids := map[string]bool{}
-	for range 350 {
-		ids[l.fake.OpenIssue(0)] = true
-	}
-	l.fake.Advance(time.Minute)
-	ids[l.fake.OpenIssue(0)] = true
-	got := l.all(t, "issue", time.Time{}, nil)
-	if len(got) != len(ids) || l.pages > 9 { // four counted pages, each read twice
-		t.Errorf("%d of %d, in %d pages", len(got), len(ids), l.pages)
-	}
-}
-
-// TestLists_issuesOfOneSecond_editsMoveNothingOutOfSight edits issues between the pages of a list
-// by time of change, where so many changed in one second that their pages are counted. Each edit
-// moves its issue to the end of the list.
-func TestLists_issuesOfOneSecond_editsMoveNothingOutOfSight(t *testing.T) {
-	t.Parallel()
-	l := newListReader(t, githubfake.Options{Repositories: 1, Gap: time.Microsecond})
-	var ids []string
-	for range 250 {
-		ids = append(ids, l.fake.OpenIssue(0))
-	}
-	l.fake.Advance(time.Minute)
-	edits := ids[:10]
-	got := l.all(t, "issue", time.Time{}, func() {
-		if len(edits) > 0 {
-			l.fake.Edit(edits[0])
-			edits = edits[1:]
-		}
-	})
-	for _, id := range ids {
-		if _, ok := got[id]; !ok {
-			t.Errorf("issue %s is not listed, in %d pages", id, l.pages)
-		}
-	}
-}
-
 // A list by change contains what changed since a time, including both ends, in each repository,
 // whether since is inclusive or not. It contains nothing older than the second before.
 func TestListObjects_changedSince_asksForTime(t *testing.T) {
@@ -391,21 +347,45 @@ func TestListObjects_changedSince_asksForTime(t *testing.T) {
 	}
 }
 
-// A list continues at the end of its page, whether since is inclusive or not: objects of the last
-// second of a page are listed too.
-func TestObjectPage_fullSecond_continuesByPage(t *testing.T) {
+// Where a page ends within a second, or more objects than a page holds changed in one second, all are
+// listed, and the list ends. Edits between the pages move issues to the end of the list.
+func TestObjectPage_fullSeconds_listAllIssues(t *testing.T) {
 	t.Parallel()
-	for _, after := range []bool{false, true} {
-		l := newListReader(t, githubfake.Options{Repositories: 1, Gap: time.Microsecond, SinceIsExclusive: after})
-		ids := map[string]bool{}
-		for i := range 240 { // a page ends within these seconds
-			if i%30 == 0 {
+	for name, c := range map[string]struct {
+		issues, perSecond int
+		exclusive         bool
+		edits             int
+		maxPages          int
+	}{
+		"pages end within a second":                  {240, 30, false, 0, 6},
+		"pages end within a second, since exclusive": {240, 30, true, 0, 6},
+		"more than a page in one second":             {350, 1000, false, 0, 9}, // four counted pages, each read twice
+		"edits, more than two pages in one second":   {250, 1000, false, 10, 1000},
+	} {
+		l := newListReader(t, githubfake.Options{Repositories: 1, Gap: time.Microsecond, SinceIsExclusive: c.exclusive})
+		var ids []string
+		for i := range c.issues {
+			if i%c.perSecond == 0 {
 				l.fake.Advance(time.Second)
 			}
-			ids[l.fake.OpenIssue(0)] = true
+			ids = append(ids, l.fake.OpenIssue(0))
 		}
-		if got := l.all(t, "issue", time.Time{}, nil); len(got) != len(ids) || l.pages > 6 {
-			t.Errorf("since is exclusive %t: %d of %d, in %d pages", after, len(got), len(ids), l.pages)
+		l.fake.Advance(time.Minute)
+		ids = append(ids, l.fake.OpenIssue(0))
+		edits := ids[:c.edits]
+		got := l.all(t, "issue", time.Time{}, func() {
+			if len(edits) > 0 {
+				l.fake.Edit(edits[0])
+				edits = edits[1:]
+			}
+		})
+		for _, id := range ids {
+			if _, ok := got[id]; !ok {
+				t.Errorf("%s: issue %s is not listed", name, id)
+			}
+		}
+		if len(got) != len(ids) || l.pages > c.maxPages {
+			t.Errorf("%s: %d of %d, in %d pages", name, len(got), len(ids), l.pages)
 		}
 	}
 }

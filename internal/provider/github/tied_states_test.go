@@ -11,6 +11,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/github"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -137,9 +138,7 @@ func diff(want, got any) string { return cmp.Diff(want, got) }
 func makeVariant(t *testing.T, s provider.Sample, n int, at time.Time) versioning.Input {
 	t.Helper()
 	v, err := github.GitHub{}.MakeVariant(s, n, at, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	o, err := github.GitHub{}.Observe(&provider.Source{}, &provider.StoredEvent{Type: s.Type, Body: v.Body})
 	if err != nil {
 		t.Fatalf("observe %s: %v", s.Type, err)

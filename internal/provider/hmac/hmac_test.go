@@ -46,9 +46,7 @@ func TestNew_demoSource_equalsConfiguration(t *testing.T) {
 	}
 	for _, sample := range hmac.New().Samples() {
 		d, err := hmac.New().Sign(e.Source, sample, suiteTime)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want, _ := hmac.New().Identify(e.Source, d)
 		if _, err := e.Provider.Verify(e.Source, d); err != nil {
 			t.Error(err)
@@ -192,9 +190,7 @@ func page(t *testing.T) string {
 	fmt.Fprintf(&out, pageIntro, len(all))
 	for _, name := range all {
 		text, err := os.ReadFile(filepath.Join("testdata", "senders", name+".yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		title, rest, _ := strings.Cut(strings.TrimPrefix(string(text), "# "), "\n")
 		fmt.Fprintf(&out, "- [%s](#%s)\n", title, anchor(title))
 		fmt.Fprintf(&sections, "\n## %s\n\n", title)
@@ -227,9 +223,7 @@ func TestChallengeToken_printed_isMasked(t *testing.T) {
 	h := declared.Handshake{Challenge: &declared.Challenge{Token: &declared.ChallengeToken{From: from,
 		Loaded: []byte(token)}}}
 	encoded, err := json.Marshal(h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	shown := string(encoded)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
 		shown += fmt.Sprintf("\n"+verb, h.Challenge.Token) + fmt.Sprintf("\n"+verb, *h.Challenge.Token)

@@ -60,13 +60,18 @@ func names(t *testing.T) []string {
 	return out
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // setup loads a sender's configuration with a secret.
 func setup(t *testing.T, name, secret string) config.Endpoint {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "senders", name+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	configured := secret
 	// the secret of a published vector may be shorter than a configuration allows
 	if len(secret) < signature.MinSecret {
@@ -81,9 +86,7 @@ func setup(t *testing.T, name, secret string) config.Endpoint {
 		}
 		return ""
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e := c.Endpoints()[0]
 	e.Source.Secrets[0].Value = []byte(secret)
 	return e
@@ -92,9 +95,7 @@ func setup(t *testing.T, name, secret string) config.Endpoint {
 func vectors(t *testing.T, name string) []vector {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "vectors", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out []vector
 	if err := json.Unmarshal(text, &out); err != nil || len(out) == 0 {
 		t.Fatalf("%s: %d vectors, %v", name, len(out), err)
@@ -135,9 +136,7 @@ func (v vector) read(t *testing.T, e config.Endpoint) {
 	t.Helper()
 	d := v.delivery()
 	events, err := e.Provider.Identify(e.Source, d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []eventSummary
 	for i, ev := range events {
 		says := providertest.Summary(e.Provider.Observe(e.Source, &provider.StoredEvent{Key: ev.Key, Type: ev.Type,
@@ -242,20 +241,14 @@ func TestSenders_userBody_isSignedAndVaried(t *testing.T) {
 			for n := range 3 {
 				sample, err := e.Provider.MakeVariant(provider.Sample{Type: "some.type", Body: []byte(v.Body)}, n,
 					suiteTime.Add(time.Duration(n)*time.Second), false)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				d, err := e.Provider.Sign(e.Source, sample, suiteTime.Add(time.Duration(n)*time.Second))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if _, err := e.Provider.Verify(e.Source, d); err != nil {
 					t.Errorf("verify the signed delivery: %v", err)
 				}
 				events, err := e.Provider.Identify(e.Source, d)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				keys[events[0].Key] = true
 				named = !events[0].ContentKey
 			}

@@ -35,18 +35,14 @@ func request(t testing.TB, text string, query ...string) rest.Request {
 	for i := 0; i < len(query) && err == nil; i += 2 {
 		err = r.SetQuery(query[i], query[i+1], names...)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return r
 }
 
 func template(t testing.TB, text string) rest.Template {
 	t.Helper()
 	out, err := rest.ParseTemplate(text, "key", "key_base64", "version")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return out
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 )
 
@@ -21,12 +22,8 @@ func apiOf(t *testing.T, fake *shopifyfake.Fake) (*provider.Source, *provider.AP
 	t.Helper()
 	src := &provider.Source{Account: "Fake.myshopify.com"}
 	api := &provider.API{BaseURL: fake.URL, Key: provider.Secret{Value: []byte(shopifyfake.Key)}}
-	if err := (shopify.Shopify{}).CompleteAPI(api); err != nil {
-		t.Fatal(err)
-	}
-	if err := (shopify.Shopify{}).SetBaseURL(src, api); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, (shopify.Shopify{}).CompleteAPI(api))
+	testkit.Must(t, (shopify.Shopify{}).SetBaseURL(src, api))
 	return src, api
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/shopifyfake"
 )
 
@@ -225,15 +226,11 @@ func readFile(t *testing.T, fake *shopifyfake.Fake, objectType string,
 		}
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	req.Header.Set("Range", "bytes=0-")
 	req.Header.Set("Accept-Encoding", "identity")
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	defer resp.Body.Close()
 	file, err := io.ReadAll(resp.Body)
 	if err != nil || int64(len(file)) != f.Size {

@@ -13,6 +13,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/provider/shopify"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 const shop = "postern-demo.myshopify.com"
@@ -240,9 +241,7 @@ func TestVerify_eventsFamily_isAccepted(t *testing.T) {
 	body := `{"topic": "Product", "action": "update", "data": {"product": {"id": "gid://shopify/Product/7", "title": "Kettle"}}}`
 	d, err := shopify.Shopify{}.Sign(src, provider.Sample{Type: "Product/update", Body: []byte(body)},
 		time.Unix(1_700_000_000, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	d.Header.Set("X-Shopify-Topic", "orders/delete")
 	d.Header.Set("X-Shopify-Hmac-Sha256", "AAAA")
 	v, err := shopify.Shopify{}.Verify(src, d)

@@ -135,33 +135,28 @@ func TestListEvents_calls_haveTimeAndCursor(t *testing.T) {
 }
 
 // The list of id-only events can be limited by time only in newer versions than a source may have.
-func TestListIDOnlyEvents_version_supportsTimes(t *testing.T) {
+func TestAuthorize_calls_haveKeyAndVersion(t *testing.T) {
 	t.Parallel()
-	api := withKey("k")
-	for _, api.Version = range []string{"", "2020-08-27", "2025-06-30.basil", "2026-01-28.clover"} {
-		c := stripe.Stripe{}.ListIDOnlyEvents(api, "", time.Unix(100, 0), time.Unix(200, 0), "")
-		if (stripe.Stripe{}).Authorize(api, c.Header); c.Header.Get("Stripe-Version") != "2026-08-26.dahlia" {
-			t.Errorf("with %q: in version %q", api.Version, c.Header.Get("Stripe-Version"))
+	const newest = "2026-08-26.dahlia"
+	for version, want := range map[string]struct{ customer, account, events string }{
+		"":                  {"", newest, newest},
+		"2020-08-27":        {"2020-08-27", newest, newest},
+		"2025-06-30.basil":  {"2025-06-30.basil", newest, newest},
+		"2026-01-28.clover": {"2026-01-28.clover", "2026-01-28.clover", newest},
+	} {
+		api := withKey("rk_test_1")
+		api.Version = version
+		customer, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "customer", "cus_1")
+		account, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "v2.core.account", "acct_2")
+		events := stripe.Stripe{}.ListIDOnlyEvents(api, "", time.Unix(100, 0), time.Unix(200, 0), "")
+		for c, want := range map[*provider.Call]string{&customer: want.customer, &account: want.account,
+			&events: want.events} {
+			stripe.Stripe{}.Authorize(api, c.Header)
+			if got := c.Header.Get("Stripe-Version"); got != want ||
+				c.Header.Get("Authorization") != "Bearer rk_test_1" {
+				t.Errorf("%s in version %q: %q, want %q", c.Path, version, c.Header, want)
+			}
 		}
-	}
-}
-
-func TestAuthorize_headers_areSet(t *testing.T) {
-	t.Parallel()
-	api := withKey("rk_test_1")
-	api.Version = "2020-08-27"
-	idOnly, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "v2.core.account", "acct_2")
-	complete, _ := stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "customer", "cus_1")
-	for c, want := range map[*provider.Call]string{&idOnly: "2026-08-26.dahlia", &complete: "2020-08-27"} {
-		stripe.Stripe{}.Authorize(api, c.Header)
-		if got := c.Header.Get("Stripe-Version"); got != want || c.Header.Get("Authorization") != "Bearer rk_test_1" {
-			t.Errorf("%s: version %q, want %q", c.Path, got, want)
-		}
-	}
-	api.Version = "2026-01-28.clover"
-	idOnly, _ = stripe.Stripe{}.Fetch(&provider.Source{}, api, "", "v2.core.account", "acct_2")
-	if (stripe.Stripe{}).Authorize(api, idOnly.Header); idOnly.Header.Get("Stripe-Version") != "2026-01-28.clover" {
-		t.Error(idOnly.Header)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 func suite() providertest.Suite {
@@ -120,9 +121,7 @@ func TestSign_delivery_isAcceptedBySDK(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := time.Unix(rapid.Int64Range(1, 4e9).Draw(t, "seconds"), 0)
 		d, err := stripe.Stripe{}.Sign(source(secret), sample, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(t, err)
 		header := d.Header.Get("Stripe-Signature")
 		if err := webhook.ValidatePayloadIgnoringTolerance(d.Body, header, secret); err != nil {
 			t.Fatalf("the SDK rejects %s: %v", header, err)

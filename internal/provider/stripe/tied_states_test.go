@@ -9,6 +9,7 @@ import (
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/providertest"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
 
@@ -101,17 +102,13 @@ func TestObserve_eventsOfOneSecond_endAsExpected(t *testing.T) {
 func makeVariant(t *testing.T, s provider.Sample, n int, at time.Time) versioning.Input {
 	t.Helper()
 	v, err := stripe.Stripe{}.MakeVariant(s, n, at, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	o, err := observe(&provider.Source{}, string(v.Body))
 	if err != nil {
 		t.Fatalf("observe %s: %v", s.Type, err)
 	}
 	in, err := versioning.InputFromObservation(o, at.Add(5*time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return in
 }
 
