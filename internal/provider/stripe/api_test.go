@@ -141,7 +141,7 @@ func TestAuthorize_calls_haveKeyAndVersion(t *testing.T) {
 	for version, want := range map[string]struct{ customer, account, events string }{
 		"":                  {"", newest, newest},
 		"2020-08-27":        {"2020-08-27", newest, newest},
-		"2025-06-30.basil":  {"2025-06-30.basil", newest, newest},
+		"2025-06-30.basil":  {"2025-06-30.basil", "2025-06-30.basil", newest},
 		"2026-01-28.clover": {"2026-01-28.clover", "2026-01-28.clover", newest},
 	} {
 		api := withKey("rk_test_1")
