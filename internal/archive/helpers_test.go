@@ -278,7 +278,8 @@ func TestImport_eventsOfOneDelivery_shareBody(t *testing.T) {
 		n := int64(len(c.want))
 		to.wantImport(t, to.importParams(), "some.ndjson", text, archive.ImportResult{Read: n, Added: n})
 		to.wantRows(t, `SELECT e.event_id || ' ' || e.delivery_index || ' ' ||
-			convert_from(coalesce(e.body, h.body), 'UTF8') FROM events e JOIN events h ON h.id = e.delivery_id ORDER BY 1`, c.want...)
+			convert_from(coalesce(e.body, h.body), 'UTF8') FROM events e JOIN events h ON h.id = e.delivery_id
+			ORDER BY 1`, c.want...)
 		if bodies := len(to.db.QueryStrings(t, `SELECT 'x' FROM events WHERE body IS NOT NULL`)); bodies != c.bodies {
 			t.Errorf("%+v: %d bodies stored, want %d", c.filter, bodies, c.bodies)
 		}

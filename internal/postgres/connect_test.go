@@ -35,9 +35,9 @@ func TestConnect_session_isConfigured(t *testing.T) {
 	}
 }
 
-// Neither the URL, the login nor the database changes how a session commits. Sessions of migrations,
-// of their status and of a private server's start have no pool. archtest ensures that no other
-// package opens sessions.
+// Neither the URL, the login nor the database changes how a session commits. Sessions of
+// migrations, of their status and of a private server's start have no pool. archtest ensures that
+// no other package opens sessions.
 func TestSession_otherDefaults_commitsAsWritten(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)

@@ -31,8 +31,8 @@ func TestIsUnavailable_errors_areClassified(t *testing.T) {
 	}
 }
 
-// errorOf returns the error of a statement in a session of its own, which ends with its settings and
-// transactions.
+// errorOf returns the error of a statement in a session of its own, which ends with its settings
+// and transactions.
 func errorOf(t *testing.T, db *testkit.DB, statement string) error {
 	t.Helper()
 	conn, err := db.Pool.Acquire(t.Context())

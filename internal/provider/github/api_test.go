@@ -347,8 +347,8 @@ func TestListObjects_changedSince_asksForTime(t *testing.T) {
 	}
 }
 
-// Where a page ends within a second, or more objects than a page holds changed in one second, all are
-// listed, and the list ends. Edits between the pages move issues to the end of the list.
+// Where a page ends within a second, or more objects than a page holds changed in one second, all
+// are listed, and the list ends. Edits between the pages move issues to the end of the list.
 func TestObjectPage_fullSeconds_listAllIssues(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
