@@ -89,82 +89,75 @@ func TestExplain_commonMistakes_areNamed(t *testing.T) {
 	t.Parallel()
 	const secret, pretty = "whsec_bWFyeSBoYWQgYSBsaXR0bGUgbGFtYiEh",
 		"{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": \"x: y, z\"\n}"
+	const slash = "a slash at the end of the url's path"
 	const compact, python = `{"a":[1,2],"b":"x: y, z"}`, `{"a": [1, 2], "b": "x: y, z"}`
-	plain := signature.Scheme{Name: "plain", Signature: signature.Layout{In: in("header:X-S")}, Message: text("{body}")}
-	prefixed, sixtyFour, sha1 := plain, plain, plain
-	prefixed.Signature.Prefix, sixtyFour.Encoding, sha1.Digest = "sha256=", signature.Base64, signature.SHA1
-	decoded, withURL, hash := plain, plain, plain
-	decoded.Key, withURL.Message = whsec, text("{url}{body}")
-	hash.Method, hash.Message = signature.Hash, text("{secret}{body}")
-	hexKeyed := plain
-	hexKeyed.Key = hexed
+	plain := signature.Scheme{Name: "plain", Signature: header("X-S"), Message: text("{body}")}
 	type side struct {
 		scheme            signature.Scheme
 		secret, url, body string
 	}
-	tests := map[string]struct {
+	type mistake struct {
 		sent, got side
 		want      string
-	}{
-		"newline added": {side{plain, secret, "", compact}, side{plain, secret, "", compact + "\n"},
-			"without the newline at the body's end"},
-		"newline removed": {side{plain, secret, "", compact + "\n"}, side{plain, secret, "", compact},
-			"with a newline after the body"},
-		"CR LF removed": {side{plain, secret, "", compact + "\r\n"}, side{plain, secret, "", compact},
-			"with CR and LF after the body"},
-		"CR LF for LF": {side{plain, secret, "", "a\nb"}, side{plain, secret, "", "a\r\nb"},
-			"with LF for each CR LF"},
-		"LF for CR LF": {side{plain, secret, "", "a\r\nb"}, side{plain, secret, "", "a\nb"},
-			"with CR LF for each LF"},
-		"BOM": {side{plain, secret, "", compact}, side{plain, secret, "", "\xef\xbb\xbf" + compact},
-			"without the byte order mark"},
-		"base64 body": {side{plain, secret, "", compact},
-			side{plain, secret, "", base64.StdEncoding.EncodeToString([]byte(compact))},
-			"with the body decoded from base64"},
-		"JSON indented": {side{plain, secret, "", compact}, side{plain, secret, "", pretty},
-			"with the JSON written without spaces"},
-		"JSON compacted": {side{plain, secret, "", pretty}, side{plain, secret, "", compact},
-			"with the JSON indented by two spaces"},
-		"curl -d @file": {side{plain, secret, "", pretty},
-			side{plain, secret, "", strings.ReplaceAll(pretty, "\n", "")}, "with the JSON indented by two spaces"},
-		"JSON from Python": {side{plain, secret, "", python}, side{plain, secret, "", compact},
-			"with the JSON written as Python does"},
-		"line breaks": {side{plain, secret, "", "ab"}, side{plain, secret, "", "a\r\nb\n"},
-			"without the line breaks"},
-		"space at secret": {side{plain, secret, "", compact}, side{plain, " " + secret + "\n", "", compact},
-			"without the white space around the secret"},
-		"quoted secret": {side{plain, secret, "", compact}, side{plain, `"` + secret + `"`, "", compact},
-			"without the quotes around the secret"},
-		"secret's prefix": {side{plain, "abc", "", compact}, side{plain, "key_abc", "", compact},
-			"without the secret's prefix"},
-		"prefix cut off": {side{plain, secret, "", compact}, side{plain, secret[6:], "", compact},
-			`with "whsec_" before the secret`},
-		"secret is text": {side{plain, secret, "", compact}, side{decoded, secret, "", compact},
-			"with the secret used verbatim"},
-		"secret is base64": {side{decoded, secret, "", compact}, side{plain, secret, "", compact},
-			"with the secret decoded from base64, without its prefix"},
-		"secret is hex": {side{hexKeyed, hexKey, "", compact}, side{plain, hexKey, "", compact},
-			"with the secret decoded from hexadecimal"},
-		"https": {side{withURL, secret, "https://a.example/x", compact},
-			side{withURL, secret, "http://a.example/x", compact}, "with https instead of http"},
-		"http": {side{withURL, secret, "http://a.example/x", compact},
-			side{withURL, secret, "https://a.example/x", compact}, "with http instead of https"},
-		"slash": {side{withURL, secret, "https://a.example/x/?a=1", compact},
-			side{withURL, secret, "https://a.example/x?a=1", compact}, "a slash at the end of the url's path"},
-		"no slash": {side{withURL, secret, "https://a.example/x", compact},
-			side{withURL, secret, "https://a.example/x/", compact}, "a slash at the end of the url's path"},
-		"query": {side{withURL, secret, "https://a.example/x", compact},
-			side{withURL, secret, "https://a.example/x?a=1", compact}, "without the query of the url"},
-		"port": {side{withURL, secret, "https://a.example:443/x", compact},
-			side{withURL, secret, "https://a.example/x", compact}, "the port in the url"},
-		"prefix": {side{prefixed, secret, "", compact}, side{plain, secret, "", compact},
-			`as 64 hexadecimal digits, HMAC-SHA-256, after "sha256="`},
-		"no prefix": {side{plain, secret, "", compact}, side{prefixed, secret, "", compact},
-			"as 64 hexadecimal digits, HMAC-SHA-256"},
-		"base64": {side{sixtyFour, secret, "", compact}, side{plain, secret, "", compact},
-			"as 44 characters of base64, HMAC-SHA-256"},
-		"SHA-1": {side{sha1, secret, "", compact}, side{plain, secret, "", compact},
-			"as 40 hexadecimal digits, HMAC-SHA-1"},
+	}
+	curl := strings.ReplaceAll(pretty, "\n", "")
+	encoded := base64.StdEncoding.EncodeToString([]byte(compact))
+	// changed returns the scheme plain with a change.
+	changed := func(change func(s *signature.Scheme)) signature.Scheme {
+		s := plain
+		change(&s)
+		return s
+	}
+	// The sender and the recipient differ in the body, the secret, the scheme or the URL.
+	bodies := func(sent, got, want string) mistake {
+		return mistake{side{plain, secret, "", sent}, side{plain, secret, "", got}, want}
+	}
+	secrets := func(sent, got, want string) mistake {
+		return mistake{side{plain, sent, "", compact}, side{plain, got, "", compact}, want}
+	}
+	schemes := func(sent, got signature.Scheme, secret, want string) mistake {
+		return mistake{side{sent, secret, "", compact}, side{got, secret, "", compact}, want}
+	}
+	withURL := changed(func(s *signature.Scheme) { s.Message = text("{url}{body}") })
+	urls := func(sent, got, want string) mistake {
+		return mistake{side{withURL, secret, sent, compact}, side{withURL, secret, got, compact}, want}
+	}
+	prefixed := changed(func(s *signature.Scheme) { s.Signature.Prefix = "sha256=" })
+	sixtyFour := changed(func(s *signature.Scheme) { s.Encoding = signature.Base64 })
+	sha1 := changed(func(s *signature.Scheme) { s.Digest = signature.SHA1 })
+	decoded := changed(func(s *signature.Scheme) { s.Key = whsec })
+	hexKeyed := changed(func(s *signature.Scheme) { s.Key = hexed })
+	hash := changed(func(s *signature.Scheme) { s.Method, s.Message = signature.Hash, text("{secret}{body}") })
+	tests := map[string]mistake{
+		"newline added":    bodies(compact, compact+"\n", "without the newline at the body's end"),
+		"newline removed":  bodies(compact+"\n", compact, "with a newline after the body"),
+		"CR LF removed":    bodies(compact+"\r\n", compact, "with CR and LF after the body"),
+		"CR LF for LF":     bodies("a\nb", "a\r\nb", "with LF for each CR LF"),
+		"LF for CR LF":     bodies("a\r\nb", "a\nb", "with CR LF for each LF"),
+		"BOM":              bodies(compact, "\xef\xbb\xbf"+compact, "without the byte order mark"),
+		"base64 body":      bodies(compact, encoded, "with the body decoded from base64"),
+		"JSON indented":    bodies(compact, pretty, "with the JSON written without spaces"),
+		"JSON compacted":   bodies(pretty, compact, "with the JSON indented by two spaces"),
+		"curl -d @file":    bodies(pretty, curl, "with the JSON indented by two spaces"),
+		"JSON from Python": bodies(python, compact, "with the JSON written as Python does"),
+		"line breaks":      bodies("ab", "a\r\nb\n", "without the line breaks"),
+		"space at secret":  secrets(secret, " "+secret+"\n", "without the white space around the secret"),
+		"quoted secret":    secrets(secret, `"`+secret+`"`, "without the quotes around the secret"),
+		"secret's prefix":  secrets("abc", "key_abc", "without the secret's prefix"),
+		"prefix cut off":   secrets(secret, secret[6:], `with "whsec_" before the secret`),
+		"secret is text":   schemes(plain, decoded, secret, "with the secret used verbatim"),
+		"secret is base64": schemes(decoded, plain, secret, "with the secret decoded from base64, without its prefix"),
+		"secret is hex":    schemes(hexKeyed, plain, hexKey, "with the secret decoded from hexadecimal"),
+		"https":            urls("https://a.example/x", "http://a.example/x", "with https instead of http"),
+		"http":             urls("http://a.example/x", "https://a.example/x", "with http instead of https"),
+		"slash":            urls("https://a.example/x/?a=1", "https://a.example/x?a=1", slash),
+		"no slash":         urls("https://a.example/x", "https://a.example/x/", slash),
+		"query":            urls("https://a.example/x", "https://a.example/x?a=1", "without the query of the url"),
+		"port":             urls("https://a.example:443/x", "https://a.example/x", "the port in the url"),
+		"prefix":           schemes(prefixed, plain, secret, `as 64 hexadecimal digits, HMAC-SHA-256, after "sha256="`),
+		"no prefix":        schemes(plain, prefixed, secret, "as 64 hexadecimal digits, HMAC-SHA-256"),
+		"base64":           schemes(sixtyFour, plain, secret, "as 44 characters of base64, HMAC-SHA-256"),
+		"SHA-1":            schemes(sha1, plain, secret, "as 40 hexadecimal digits, HMAC-SHA-1"),
 		"hash, newline": {side{hash, secret, "", compact}, side{hash, secret, "", compact + "\n"},
 			"without the newline at the body's end"},
 	}
@@ -200,7 +193,7 @@ func TestExplain_commonMistakes_areNamed(t *testing.T) {
 // If other bytes are signed than the scheme says, the common messages are tried.
 func TestExplain_commonMessages_areTried(t *testing.T) {
 	t.Parallel()
-	plain := signature.Scheme{Name: "plain", Signature: signature.Layout{In: in("header:X-S")}, Message: text("{body}")}
+	plain := signature.Scheme{Name: "plain", Signature: header("X-S"), Message: text("{body}")}
 	timed := plain
 	timed.Timestamp, timed.Message = &signature.Clock{From: signature.MustRef("header:X-Time")},
 		text("{timestamp}.{body}")

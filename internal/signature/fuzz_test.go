@@ -129,6 +129,25 @@ func FuzzFindJSON(f *testing.F) {
 		f.Add([]byte(seed), "a")
 		f.Add([]byte(seed), "a.1.b")
 	}
+	for _, seed := range []struct{ name, path, body string }{
+		{"last of two", "a", `{"a":1,"a":2}`},
+		{"last of two containers has no such name", "a.b", `{"a":{"b":1},"a":{"c":2}}`},
+		{"last is no scalar", "a", `{"a":1,"a":[]}`},
+		{"escaped name", "a", `{"\u0061":"x"}`},
+		{"escaped text", "a", `{"a":"\u00e9\n\/\ud83d\ude00\ud83d"}`},
+		{"no UTF-8", "a", "{\"a\":\"\xff\"}"},
+		{"no UTF-8 in a name", "a\ufffd", "{\"a\xff\":\"x\"}"},
+		{"number at the end", "a", `{"a":1e5}`},
+		{"space everywhere", "a.b", " { \"a\" :\t{ \"b\" : \r\n 1 } , \"c\" : [ ] } "},
+		{"brackets in texts", "z", `{"x":"}]{[\"","y":["}"],"z":"end"}`},
+		{"empty name", "a.", `{"a":{"":"x"}}`},
+		{"cut", "a", `{"a":1`},
+		{"deep", "a", `{"b":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `,"a":1}`},
+		{"too deep", "a", `{"b":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `,"a":1}`},
+		{"long escaped name is another", "a", `{"\u0061\u0061":"x"}`},
+	} {
+		f.Add([]byte(seed.body), seed.path)
+	}
 	f.Fuzz(func(t *testing.T, body []byte, path string) {
 		got, ok := signature.FindJSON(body, path)
 		if want, wantOK := slowly(body, path); got != want || ok != wantOK {
@@ -184,8 +203,7 @@ func FuzzSecrets(f *testing.F) {
 		f.Add(byte(7*i), seed)
 	}
 	forms := []signature.Key{{}, base64d, hexed, whsec, {Form: signature.KeySHA1}, {Form: signature.KeyNFKD},
-		{Form: signature.KeyBase64, Strip: []string{"whsec_"}, RequirePrefix: true},
-		{Form: signature.KeyBase64, Strip: []string{"whsec_"}, VerbatimWithoutPrefix: true}}
+		prefixOnly, orText}
 	methods := []signature.Method{signature.HMAC, signature.Hash, signature.Ed25519, signature.ECDSA, signature.RSA,
 		signature.Token}
 	f.Fuzz(func(t *testing.T, which byte, secret string) {

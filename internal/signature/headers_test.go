@@ -17,15 +17,11 @@ import (
 
 var (
 	dated = signature.Scheme{
-		Name: "dated", Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Dated")},
-			Separator: ",", KeySeparator: "=", Item: "v1"},
-		Timestamp: &signature.Clock{From: signature.MustRef("item:t")},
-		Message:   signature.MustTemplate("{timestamp}.{body}"),
+		Name: "dated", Signature: pairs("X-Dated", "v1"),
+		Timestamp: &signature.Clock{From: signature.MustRef("item:t")}, Message: text("{timestamp}.{body}"),
 	}
 	bare = signature.Scheme{
-		Name: "bare", Encoding: signature.Base64,
-		Signature: signature.Layout{In: []signature.Ref{signature.MustRef("header:X-Bare")}},
-		Message:   signature.MustTemplate("{body}"),
+		Name: "bare", Encoding: signature.Base64, Signature: header("X-Bare"), Message: text("{body}"),
 	}
 )
 
@@ -53,13 +49,26 @@ func sign(t *testing.T, s *signature.Scheme, key, body string, at time.Time) str
 	return r.Header.Get(s.Signature.In[0].Name)
 }
 
+// value is a value of the signature's header, with the expected result.
+type value struct {
+	header string
+	want   signature.Problem
+}
+
+func wantProblems(t *testing.T, s *signature.Scheme, key string, values map[string]value) {
+	t.Helper()
+	for name, v := range values {
+		_, err := s.Verify([][]byte{[]byte(key)}, request(s.Signature.In[0].Name, v.header), tolerance)
+		if problem(err) != v.want {
+			t.Errorf("%s: %v, want problem %d", name, err, v.want)
+		}
+	}
+}
+
 func TestVerify_headerWithTime(t *testing.T) {
 	t.Parallel()
 	const right = "v1=" + datedSum
-	tests := map[string]struct {
-		header string
-		want   signature.Problem
-	}{
+	wantProblems(t, &dated, datedKey, map[string]value{
 		"right":                      {"t=1700000000," + right, 0},
 		"time last":                  {right + ",t=1700000000", 0},
 		"upper case":                 {"t=1700000000,v1=" + strings.ToUpper(datedSum), 0},
@@ -88,21 +97,12 @@ func TestVerify_headerWithTime(t *testing.T) {
 		"more items than read":       {"t=1700000000," + strings.Repeat("v0=00,", 400) + right, signature.Malformed},
 		"longer than a header may be": {"t=1700000000," + right + ",x=" + strings.Repeat("y", 8<<10),
 			signature.Malformed},
-	}
-	for name, test := range tests {
-		_, err := dated.Verify([][]byte{[]byte(datedKey)}, request("X-Dated", test.header), tolerance)
-		if problem(err) != test.want {
-			t.Errorf("%s: %v, want problem %d", name, err, test.want)
-		}
-	}
+	})
 }
 
 func TestVerify_headerWithoutTime(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		header string
-		want   signature.Problem
-	}{
+	wantProblems(t, &bare, bareKey, map[string]value{
 		"right":            {bareSum, 0},
 		"no padding":       {strings.TrimRight(bareSum, "="), signature.Malformed},
 		"spare bits":       {strings.Replace(bareSum, "w=", "x=", 1), signature.Malformed},
@@ -112,12 +112,7 @@ func TestVerify_headerWithoutTime(t *testing.T) {
 		"too short":        {"AAAA", signature.Malformed},
 		"another":          {"A" + bareSum[1:], signature.Wrong},
 		"empty":            {"", signature.Missing},
-	} {
-		_, err := bare.Verify([][]byte{[]byte(bareKey)}, request("X-Bare", test.header), tolerance)
-		if problem(err) != test.want {
-			t.Errorf("%s: %v, want problem %d", name, err, test.want)
-		}
-	}
+	})
 }
 
 func TestVerify_severalSecrets_anyMatches(t *testing.T) {
@@ -164,15 +159,6 @@ func TestVerify_invalidSecret_matchesNothing(t *testing.T) {
 	}
 }
 
-func TestVerify_errors_containNoCorrectSignature(t *testing.T) {
-	t.Parallel()
-	r := request("X-Dated", "t=1700000000,v1=00")
-	_, err := dated.Verify([][]byte{[]byte(datedKey)}, r, tolerance)
-	if err == nil || strings.Contains(err.Error(), datedSum[:8]) || strings.Contains(err.Error(), datedKey) {
-		t.Errorf("error %v", err)
-	}
-}
-
 // The tolerance of a source overrides the scheme's, whether it is longer or shorter.
 func TestVerify_tolerance_sourceOverridesScheme(t *testing.T) {
 	t.Parallel()
@@ -207,103 +193,90 @@ func TestVerify_distantTimes_areRejected(t *testing.T) {
 // An invalid scheme is rejected, and the error says what is wrong.
 func TestSchemeCheck_invalidSchemes_fail(t *testing.T) {
 	t.Parallel()
+	type scheme = *signature.Scheme
+	const (
+		nothingDiffers = "contains nothing that differs"
+		secretAllowed  = "{secret} is allowed, and required"
+		unsignedTime   = "timestamp.from: this time is not signed"
+		coversItself   = "the signature itself"
+		noSeparator    = "separator: is not set"
+		unknown        = "is not a known value"
+	)
 	bodyOnly := text("{body}")
 	tests := map[string]struct {
-		change func(s *signature.Scheme)
+		change func(s scheme)
 		want   string
 	}{
-		"no name":            {func(s *signature.Scheme) { s.Name = "" }, "name: is not set"},
-		"no place":           {func(s *signature.Scheme) { s.Signature.In = nil }, "header: is not set"},
-		"a place in the URL": {func(s *signature.Scheme) { s.Signature.In = in("url") }, "\"url\" is not a reference"},
-		"the body as a place": {func(s *signature.Scheme) { s.Signature.In = in("body") },
-			"\"body\" is not a reference"},
-		"no message": {func(s *signature.Scheme) { s.Message = signature.Template{} },
-			"contains nothing that differs"},
-		"only a literal": {func(s *signature.Scheme) { s.Message = text("x") }, "contains nothing that differs"},
-		"only the method": {func(s *signature.Scheme) { s.Message = text("{method}") },
-			"contains nothing that differs"},
-		"hash of the secret": {func(s *signature.Scheme) { s.Method, s.Message = signature.Hash, text("{secret}") },
-			"contains nothing that differs"},
-		"a bad alternative": {func(s *signature.Scheme) { s.Or = []signature.Template{text("x")} },
-			"contains nothing that differs"},
-		"names of events": {func(s *signature.Scheme) { s.Message = text("{type}{body}") },
-			"{type} is not allowed here"},
-		"HMAC of the secret": {func(s *signature.Scheme) { s.Message = text("{secret}{body}") },
-			"{secret} is allowed, and required"},
-		"hash without it": {func(s *signature.Scheme) { s.Method = signature.Hash },
-			"{secret} is allowed, and required"},
-		"item without items": {func(s *signature.Scheme) { s.Message = text("{item:t}{body}") },
+		"no name":             {func(s scheme) { s.Name = "" }, "name: is not set"},
+		"no place":            {func(s scheme) { s.Signature.In = nil }, "header: is not set"},
+		"a place in the URL":  {func(s scheme) { s.Signature.In = in("url") }, `"url" is not a reference`},
+		"the body as a place": {func(s scheme) { s.Signature.In = in("body") }, `"body" is not a reference`},
+		"no message":          {func(s scheme) { s.Message = signature.Template{} }, nothingDiffers},
+		"only a literal":      {func(s scheme) { s.Message = text("x") }, nothingDiffers},
+		"only the method":     {func(s scheme) { s.Message = text("{method}") }, nothingDiffers},
+		"hash of the secret": {func(s scheme) {
+			s.Method, s.Message = signature.Hash, text("{secret}")
+		}, nothingDiffers},
+		"a bad alternative":  {func(s scheme) { s.Or = []signature.Template{text("x")} }, nothingDiffers},
+		"names of events":    {func(s scheme) { s.Message = text("{type}{body}") }, "{type} is not allowed here"},
+		"HMAC of the secret": {func(s scheme) { s.Message = text("{secret}{body}") }, secretAllowed},
+		"hash without it":    {func(s scheme) { s.Method = signature.Hash }, secretAllowed},
+		"item without items": {func(s scheme) { s.Message = text("{item:t}{body}") },
 			"separator: is not set, and message contains"},
-		"time without a clock": {func(s *signature.Scheme) { s.Message = text("{timestamp}{body}") },
-			"timestamp: is not set"},
-		"unsigned time": {func(s *signature.Scheme) { s.Timestamp = at("header:X-T", signature.Seconds) },
-			"timestamp.from: this time is not signed"},
-		"unsigned item": {func(s *signature.Scheme) {
-			s.Signature = pairs("X-A", "v1")
-			s.Timestamp = at("item:t", signature.Seconds)
-		}, "timestamp.from: this time is not signed"},
-		"time signed in one of two": {func(s *signature.Scheme) {
+		"time without a clock": {func(s scheme) { s.Message = text("{timestamp}{body}") }, "timestamp: is not set"},
+		"unsigned time":        {func(s scheme) { s.Timestamp = at("header:X-T", signature.Seconds) }, unsignedTime},
+		"unsigned item": {func(s scheme) {
+			s.Signature, s.Timestamp = pairs("X-A", "v1"), at("item:t", signature.Seconds)
+		}, unsignedTime},
+		"time signed in one of two": {func(s scheme) {
 			s.Timestamp, s.Message, s.Or = at("header:X-T", signature.Seconds), text("{timestamp}{body}"),
 				[]signature.Template{bodyOnly}
-		}, "is not signed"},
-		"time in an unsigned body": {func(s *signature.Scheme) {
+		}, unsignedTime},
+		"time in an unsigned body": {func(s scheme) {
 			s.Timestamp, s.Message = at("json:t", signature.Seconds), text("{url}")
-		}, "is not signed"},
-		"time in another item": {func(s *signature.Scheme) { s.Timestamp = at("item:t", signature.Seconds) },
+		}, unsignedTime},
+		"time in another item": {func(s scheme) { s.Timestamp = at("item:t", signature.Seconds) },
 			"is another item of the signature's header"},
-		"time in the method": {func(s *signature.Scheme) { s.Timestamp = at("method", signature.Seconds) },
-			"timestamp.from: \"method\" is not a reference"},
-		"negative tolerance": {func(s *signature.Scheme) {
+		"time in the method": {func(s scheme) { s.Timestamp = at("method", signature.Seconds) },
+			`timestamp.from: "method" is not a reference`},
+		"negative tolerance": {func(s scheme) {
 			s.Timestamp = at("json:t", signature.Seconds)
 			s.Timestamp.Tolerance = -time.Second
 		}, "negative"},
-		"unsigned digest of the body": {func(s *signature.Scheme) {
+		"unsigned digest of the body": {func(s scheme) {
 			s.Body = &signature.BodyDigest{From: signature.MustRef("header:Digest")}
 		}, "is not signed"},
-		"signature that covers itself in JSON": {func(s *signature.Scheme) { s.Signature.In = in("json:sig") },
-			"the signature itself"},
-		"signature that covers itself in a form": {func(s *signature.Scheme) {
+		"signature that covers itself in JSON": {func(s scheme) { s.Signature.In = in("json:sig") }, coversItself},
+		"signature that covers itself in a form": {func(s scheme) {
 			s.Signature.In, s.Message = in("form:sig"), text("{sorted_form}")
-		}, "the signature itself"},
-		"signature that covers itself in a URL": {func(s *signature.Scheme) {
+		}, coversItself},
+		"signature that covers itself in a URL": {func(s scheme) {
 			s.Signature.In, s.Message = in("query:sig"), text("{url}{body}")
-		}, "the signature itself"},
-		"plain HMAC": {func(s *signature.Scheme) { s.Encoding = signature.Plain },
-			"plain is for tokens only"},
-		"token with a message": {func(s *signature.Scheme) { s.Method = signature.Token },
-			"a token has no signed message"},
-		"keys without a separator": {func(s *signature.Scheme) { s.Signature.KeySeparator = "=" },
-			"separator: is not set"},
-		"skip without a separator": {func(s *signature.Scheme) { s.Signature.Skip = 1 },
-			"separator: is not set"},
-		"item without assign": {func(s *signature.Scheme) {
-			s.Signature.Separator, s.Signature.Item = ",", "v1"
-		}, "assign: is not set"},
-		"keys and places": {func(s *signature.Scheme) {
+		}, coversItself},
+		"plain HMAC":               {func(s scheme) { s.Encoding = signature.Plain }, "plain is for tokens only"},
+		"token with a message":     {func(s scheme) { s.Method = signature.Token }, "a token has no signed message"},
+		"keys without a separator": {func(s scheme) { s.Signature.KeySeparator = "=" }, noSeparator},
+		"skip without a separator": {func(s scheme) { s.Signature.Skip = 1 }, noSeparator},
+		"item without assign": {func(s scheme) { s.Signature.Separator, s.Signature.Item = ",", "v1" },
+			"assign: is not set"},
+		"keys and places": {func(s scheme) {
 			s.Signature = pairs("X", "v1")
 			s.Signature.Skip = 1
 		}, "skip: counts items without keys"},
-		"condition on the body": {func(s *signature.Scheme) {
-			s.When = &signature.Condition{From: signature.MustRef("body")}
-		}, "when.from: \"body\" is not a reference"},
-		"prefixed without a prefix": {func(s *signature.Scheme) { s.Key.RequirePrefix = true },
-			"no prefix is set"},
-		"another method": {func(s *signature.Scheme) { s.Method = "md5" },
-			"is not a known value"},
-		"another digest": {func(s *signature.Scheme) { s.Digest = "md5" },
-			"is not a known value"},
-		"another encoding": {func(s *signature.Scheme) { s.Encoding = "hex2" },
-			"is not a known value"},
-		"another key form": {func(s *signature.Scheme) { s.Key.Form = "rot13" },
-			"is not a known value"},
-		"another unit": {func(s *signature.Scheme) { s.Timestamp = at("json:t", "us") },
-			"is not a known value"},
-		"another body digest": {func(s *signature.Scheme) {
+		"condition on the body": {func(s scheme) { s.When = &signature.Condition{From: signature.MustRef("body")} },
+			`when.from: "body" is not a reference`},
+		"prefixed without a prefix": {func(s scheme) { s.Key.RequirePrefix = true }, "no prefix is set"},
+		"another method":            {func(s scheme) { s.Method = "md5" }, unknown},
+		"another digest":            {func(s scheme) { s.Digest = "md5" }, unknown},
+		"another encoding":          {func(s scheme) { s.Encoding = "hex2" }, unknown},
+		"another key form":          {func(s scheme) { s.Key.Form = "rot13" }, unknown},
+		"another unit":              {func(s scheme) { s.Timestamp = at("json:t", "us") }, unknown},
+		"another body digest": {func(s scheme) {
 			s.Body = &signature.BodyDigest{From: signature.MustRef("query:d"), Digest: "md5"}
-		}, "is not a known value"},
+		}, unknown},
 	}
 	for name, test := range tests {
-		s := signature.Scheme{Name: "test", Signature: signature.Layout{In: in("header:X-A")}, Message: bodyOnly}
+		s := signature.Scheme{Name: "test", Signature: header("X-A"), Message: bodyOnly}
 		must(t, check(&s))
 		test.change(&s)
 		if err := check(&s); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -336,8 +309,7 @@ func TestIsExtendable_extendedBody_verifies(t *testing.T) {
 		"{body}{secret}":         false,
 		"{secret}{body}{secret}": false,
 	} {
-		s := &signature.Scheme{Name: "hash", Method: signature.Hash, Signature: signature.Layout{In: in("header:X-S")},
-			Message: text(message)}
+		s := &signature.Scheme{Name: "hash", Method: signature.Hash, Signature: header("X-S"), Message: text(message)}
 		if got := s.IsExtendable(); got != extendable {
 			t.Errorf("%s: extendable is %t", message, got)
 		}

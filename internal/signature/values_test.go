@@ -46,16 +46,21 @@ func TestFind(t *testing.T) {
 
 func TestRef_otherPort(t *testing.T) {
 	t.Parallel()
-	tests := map[string]string{
+	wantFound(t, "url|port", map[string]string{
 		"https://a.example/x?y:1": "https://a.example:443/x?y:1", "http://a.example": "http://a.example:80",
 		"HTTPS://a?b":              "HTTPS://a:443?b",
 		"https://a.example:8443/x": "https://a.example/x", "https://a:443#b": "https://a#b",
 		"https://[::1]/x": "https://[::1]:443/x", "https://[::1]:8443/x": "https://[::1]/x",
 		"https://user:pass@a/x": "https://user:pass@a:443/x", "https://user:pass@a:1/x": "https://user:pass@a/x",
 		"": "", "no address": "",
-	}
-	for address, want := range tests {
-		if got, _ := signature.Find(signature.Request{URL: address}, signature.MustRef("url|port")); got != want {
+	})
+}
+
+// wantFound checks what a reference finds in each URL.
+func wantFound(t *testing.T, ref string, urls map[string]string) {
+	t.Helper()
+	for address, want := range urls {
+		if got, _ := signature.Find(signature.Request{URL: address}, signature.MustRef(ref)); got != want {
 			t.Errorf("%s: %s, want %s", address, got, want)
 		}
 	}
@@ -102,38 +107,6 @@ func TestFind_longQuery_isRejected(t *testing.T) {
 		r := signature.Request{URL: "https://a.example/?a=1" + strings.Repeat("&b=2", fields)}
 		if _, ok := signature.Find(r, signature.MustRef("query:a")); ok != want {
 			t.Errorf("%d fields beside it: %t", fields, ok)
-		}
-	}
-}
-
-func TestFind_json(t *testing.T) {
-	t.Parallel()
-	tests := map[string]struct{ path, want string }{
-		"last of two":            {"a", `{"a":1,"a":2}`},
-		"last of two containers": {"a.b", `{"a":{"b":1},"a":{"c":2}}`}, // nothing: the second has no b
-		"last is no scalar":      {"a", `{"a":1,"a":[]}`},
-		"escaped name":           {"a", `{"\u0061":"x"}`},
-		"escaped text":           {"a", `{"a":"\u00e9\n\/\ud83d\ude00\ud83d"}`},
-		"no UTF-8":               {"a", "{\"a\":\"\xff\"}"},
-		"no UTF-8 in a name":     {"a\ufffd", "{\"a\xff\":\"x\"}"},
-		"number at the end":      {"a", `{"a":1e5}`},
-		"top is no object":       {"a", `"a"`},
-		"space everywhere":       {"a.b", " { \"a\" :\t{ \"b\" : \r\n 1 } , \"c\" : [ ] } "},
-		"brackets in texts":      {"z", `{"x":"}]{[\"","y":["}"],"z":"end"}`},
-		"empty name":             {"a.", `{"a":{"":"x"}}`},
-		"more after it":          {"a", `{"a":1} x`},
-		"cut":                    {"a", `{"a":1`},
-		"deep": {"a", `{"b":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) +
-			`,"a":1}`},
-		"too deep": {"a", `{"b":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) +
-			`,"a":1}`},
-		"long escaped name is another": {"a", `{"\u0061\u0061":"x"}`},
-	}
-	for name, test := range tests {
-		want, wantOK := slowly([]byte(test.want), test.path)
-		got, ok := signature.FindJSON([]byte(test.want), test.path)
-		if got != want || ok != wantOK {
-			t.Errorf("%s: %q, %t; want %q, %t", name, got, ok, want, wantOK)
 		}
 	}
 }

@@ -304,9 +304,6 @@ func TestVerify_publishedVectors(t *testing.T) {
 		standardBody = `{"test": 2432232314}`
 		standardID   = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 	)
-	circle := func(value string) map[string]string {
-		return map[string]string{"Circleci-Signature": "v1=" + value + ",v2=00"}
-	}
 	twilio := func(value string) map[string]string { return map[string]string{"X-Twilio-Signature": value} }
 	standard := func(value string) map[string]string {
 		return map[string]string{"Webhook-Id": standardID, "Webhook-Timestamp": "1614265330",
@@ -326,13 +323,8 @@ func TestVerify_publishedVectors(t *testing.T) {
 			map[string]string{"X-Hub-Signature-256": "sha256=" +
 				"757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"}, "", "", "Hello, World!", 0},
 		// https://circleci.com/docs/guides/integration/outbound-webhooks/
-		"CircleCI 1": {rows["CircleCI"].Scheme, "secret",
-			circle("734cc62f32841568f45715aeb9f4d7891324e6d948e4c6c60c0621cdac48623a"), "", "", "hello world", 0},
-		"CircleCI 2": {rows["CircleCI"].Scheme, "another-secret",
-			circle("daa220016c8f29a8b214fbfc3671aeec2145cfb1e6790184ffb38b6d0425fa00"), "", "", "lalala", 0},
-		"CircleCI 3": {rows["CircleCI"].Scheme, "hunter123",
-			circle("9be2242094a9a8c00c64306f382a7f9d691de910b4a266f67bd314ef18ac49fa"), "", "",
-			"an-important-request-payload", 0},
+		"CircleCI": {rows["CircleCI"].Scheme, "secret", map[string]string{"Circleci-Signature": "v1=" +
+			"734cc62f32841568f45715aeb9f4d7891324e6d948e4c6c60c0621cdac48623a,v2=00"}, "", "", "hello world", 0},
 		// https://docs.slack.dev/authentication/verifying-requests-from-slack
 		"Slack": {rows["Slack"].Scheme, "8f742231b10e8888abcd99yyyzzz85a5",
 			map[string]string{"X-Slack-Request-Timestamp": "1531420618",
