@@ -47,13 +47,9 @@ func TestStats_damagedFile_isCountedUntilRemoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			begin := func() *runningSpool {
-				disk := folder(t, dir)
-				return start(t, disk, smallSegments)
-			}
-			r := begin()
+			r := startIn(t, dir)
 			for range 2 {
-				r.mustAppend(t, string(make([]byte, 64)))
+				r.mustAppend(t, strings.Repeat("\x00", 64))
 			}
 			r.stop()
 			name := filepath.Join(dir, strings.Repeat("0", 19)+"1.spool")
@@ -63,13 +59,13 @@ func TestStats_damagedFile_isCountedUntilRemoved(t *testing.T) {
 			}
 			testkit.Must(t, err)
 			for range 3 {
-				r = begin()
+				r = startIn(t, dir)
 				if n := damagedCount(t, r); n != 1 {
 					t.Fatalf("%d damaged files are counted, want 1", n)
 				}
 				r.stop()
 			}
-			r = begin()
+			r = startIn(t, dir)
 			if n := r.Stats().Damaged; n != 1 {
 				t.Errorf("before the drain %d damaged files are counted, want 1", n)
 			}
@@ -82,7 +78,7 @@ func TestStats_damagedFile_isCountedUntilRemoved(t *testing.T) {
 				t.Errorf("after the removal %d damaged files are counted", n)
 			}
 			r.stop()
-			if n := damagedCount(t, begin()); n != 0 {
+			if n := damagedCount(t, startIn(t, dir)); n != 0 {
 				t.Errorf("after the removal and a restart %d damaged files are counted", n)
 			}
 		})
@@ -98,9 +94,7 @@ func TestStats_damagedFileThatCannotBeRenamed_isCounted(t *testing.T) {
 	r.stop()
 	disk.onlySegment(t).data[48+33] ^= 1
 	r = start(t, disk, smallSegments)
-	disk.mu.Lock()
-	disk.fail = map[string]error{"rename": errPowerLost}
-	disk.mu.Unlock()
+	disk.setFailure("rename", errPowerLost)
 	none := func([]spool.Record) error { return nil }
 	if err := r.Drain(t.Context(), 10, 1<<20, none); !errors.Is(err, errPowerLost) {
 		t.Errorf("the file is not renamed: %v", err)
@@ -114,12 +108,7 @@ func TestStats_damagedFileThatCannotBeRenamed_isCounted(t *testing.T) {
 func TestStats_quarantinedRecord_isCountedUntilRemoved(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	var r *runningSpool
-	restart := func() {
-		disk := folder(t, dir)
-		r = start(t, disk, smallSegments)
-	}
-	restart()
+	r := startIn(t, dir)
 	name, err := r.Quarantine(spool.Record{At: time.Now(), Bytes: []byte("refused")})
 	testkit.Must(t, err)
 	for range 3 {
@@ -128,7 +117,7 @@ func TestStats_quarantinedRecord_isCountedUntilRemoved(t *testing.T) {
 			t.Fatalf("%+v, want one quarantined record", s)
 		}
 		r.stop()
-		restart()
+		r = startIn(t, dir)
 	}
 	testkit.Must(t, os.Remove(filepath.Join(dir, name)))
 	r.drainAll(t)
@@ -158,9 +147,7 @@ func TestDrain_writeInProgress_keepsTheFile(t *testing.T) {
 		}
 		got := <-drained
 		maps.Copy(got, r.drainAll(t))
-		if want := map[string]int{"first": 1, "second": 1}; !maps.Equal(got, want) {
-			t.Errorf("drained %v, want %v", got, want)
-		}
+		testkit.Equal(t, "drained records", map[string]int{"first": 1, "second": 1}, got)
 		r.stop()
 	})
 }
@@ -176,7 +163,5 @@ func TestDrain_recordAddedMeanwhile_keepsTheFile(t *testing.T) {
 	if r.TryDrop(read) {
 		t.Error("the file with the second delivery may be deleted")
 	}
-	if got, want := r.drainAll(t), map[string]int{"first": 1, "second": 1}; !maps.Equal(got, want) {
-		t.Errorf("drained %v, want %v", got, want)
-	}
+	r.wantDrained(t, "first", "second")
 }

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -28,10 +29,9 @@ func inspect(t *testing.T, dir string) (map[string]int, []*spool.FileReport) {
 func filledFolder(t *testing.T, n int) string {
 	t.Helper()
 	dir := t.TempDir()
-	disk := folder(t, dir)
-	r := start(t, disk, smallSegments)
+	r := startIn(t, dir)
 	for i := range n {
-		r.mustAppend(t, string(fmt.Appendf(nil, "record %d", i)))
+		r.mustAppend(t, fmt.Sprint("record ", i))
 	}
 	r.stop()
 	return dir
@@ -66,7 +66,7 @@ func TestInspect_damagedFiles_areReported(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			bytes := c.change(append([]byte(nil), whole...))
+			bytes := c.change(slices.Clone(whole))
 			for _, name := range []string{"00000000000000000001.spool", "00000000000000000002.spool.making", "lock",
 				"other"} {
 				testkit.Must(t, os.WriteFile(filepath.Join(dir, name), bytes, 0o600))
@@ -95,8 +95,7 @@ func TestInspect_damagedFiles_areReported(t *testing.T) {
 func TestInspect_runningSpool_reportsNoDamage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	disk := folder(t, dir)
-	r := start(t, disk, spool.Options{MaxBytes: 1 << 30, SegmentBytes: 64 << 10, Logger: slog.New(slog.DiscardHandler)})
+	r := start(t, folder(t, dir), spool.Options{MaxBytes: 1 << 30, SegmentBytes: 64 << 10})
 	var mu sync.Mutex
 	acknowledged, drainedRecords := map[string]bool{}, map[string]bool{}
 	more := make(chan struct{}, 1)
@@ -143,10 +142,7 @@ func TestInspect_runningSpool_reportsNoDamage(t *testing.T) {
 	defer func() { <-drained }()
 	for inspections := 0; ; inspections++ {
 		mu.Lock()
-		before := make(map[string]bool, len(acknowledged))
-		for rec := range acknowledged {
-			before[rec] = true
-		}
+		before := maps.Clone(acknowledged)
 		mu.Unlock()
 		got, found := inspect(t, dir)
 		for _, f := range found {

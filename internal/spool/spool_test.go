@@ -53,6 +53,19 @@ func start(t *testing.T, disk spool.Disk, o spool.Options) *runningSpool {
 	return r
 }
 
+// startIn starts a spool in a folder, with small files.
+func startIn(t *testing.T, dir string) *runningSpool {
+	t.Helper()
+	return start(t, folder(t, dir), smallSegments)
+}
+
+func folder(t *testing.T, dir string) spool.Disk {
+	t.Helper()
+	disk, err := spool.OpenFolder(dir)
+	testkit.Must(t, err)
+	return disk
+}
+
 var smallSegments = spool.Options{MaxBytes: 1 << 30, SegmentBytes: 8 << 10}
 
 // drainAll drains all records, and counts how often each one came.
@@ -68,6 +81,16 @@ func (r *runningSpool) drainAll(t *testing.T) map[string]int {
 		t.Error(err)
 	}
 	return got
+}
+
+// wantDrained drains all records, and checks that they are these, each one once.
+func (r *runningSpool) wantDrained(t *testing.T, want ...string) {
+	t.Helper()
+	once := map[string]int{}
+	for _, rec := range want {
+		once[rec] = 1
+	}
+	testkit.Equal(t, "drained records", once, r.drainAll(t))
 }
 
 func record(rnd *rand.Rand, n int) string {
@@ -169,14 +192,14 @@ func appendAndDrain(t *testing.T, r *runningSpool, rnd *rand.Rand, n *int, want,
 
 func TestDrain_restart_returnsNothingTwice(t *testing.T) {
 	t.Parallel()
-	r := start(t, folder(t, t.TempDir()), smallSegments)
+	r := startIn(t, t.TempDir())
 	var mu sync.Mutex
 	got := map[string]int{}
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 50 {
-				r.mustAppend(t, string(fmt.Appendf(nil, "%d/%d", i, j)))
+				r.mustAppend(t, fmt.Sprintf("%d/%d", i, j))
 			}
 		})
 	}
@@ -215,32 +238,23 @@ func TestDrain_restart_returnsNothingTwice(t *testing.T) {
 	}
 }
 
-func folder(t *testing.T, dir string) spool.Disk {
-	t.Helper()
-	disk, err := spool.OpenFolder(dir)
-	testkit.Must(t, err)
-	return disk
-}
-
 func TestDrain_allRecordsDrained_filesAreDeleted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	disk := folder(t, dir)
-	r := start(t, disk, smallSegments)
+	r := startIn(t, dir)
+	var records []string
 	for i := range 50 {
-		r.mustAppend(t, string(bytes.Repeat([]byte{byte(i)}, 1000)))
+		records = append(records, strings.Repeat(string(rune('0'+i)), 1000))
+		r.mustAppend(t, records[i])
 	}
-	if s := r.Stats(); s.Records != 50 || s.Bytes < 50_000 || s.Oldest.IsZero() {
-		t.Errorf("%+v", s)
+	for _, when := range []string{"before a restart", "after it"} {
+		if s := r.Stats(); s.Records != 50 || s.Bytes < 50_000 || s.Oldest.IsZero() {
+			t.Errorf("%s: %+v", when, s)
+		}
+		r.stop()
+		r = startIn(t, dir)
 	}
-	r.stop()
-	r = start(t, folder(t, dir), smallSegments)
-	if s := r.Stats(); s.Records != 50 || s.Bytes < 50_000 || s.Oldest.IsZero() {
-		t.Errorf("after a restart: %+v", s)
-	}
-	if got := r.drainAll(t); len(got) != 50 {
-		t.Errorf("%d records", len(got))
-	}
+	r.wantDrained(t, records...)
 	r.stop()
 	left, _ := filepath.Glob(filepath.Join(dir, "*.spool*"))
 	if len(left) != 0 {
@@ -318,9 +332,7 @@ func TestDrain_bodyWithForgedFrame_isNotReadAsRecord(t *testing.T) {
 	r.stop()
 	file.data[96+4] ^= 1 // the length
 	r = start(t, disk, smallSegments)
-	if got := r.drainAll(t); len(got) != 1 || got["kept"] != 1 {
-		t.Errorf("drained: %v", got)
-	}
+	r.wantDrained(t, "kept")
 	if r.Stats().Damaged != 1 {
 		t.Error("the file is not kept as damaged")
 	}
@@ -345,9 +357,9 @@ func TestAppend_fullSpool_isRejected(t *testing.T) {
 
 func TestAppend_largeRecord_hasItsOwnFile(t *testing.T) {
 	t.Parallel()
-	r := start(t, folder(t, t.TempDir()), smallSegments)
+	r := startIn(t, t.TempDir())
 	for _, size := range []int{10, 100_000, 10, 3 << 20} {
-		r.mustAppend(t, string(bytes.Repeat([]byte("y"), size)))
+		r.mustAppend(t, strings.Repeat("y", size))
 	}
 	if got := r.drainAll(t); len(got) != 3 || got[strings.Repeat("y", 10)] != 2 {
 		t.Errorf("%d records", len(got))
@@ -446,16 +458,13 @@ func TestAppend_manyCallers_shareSyncs(t *testing.T) {
 // the spool can still be drained.
 func TestStopAccepting_statsStayTrue(t *testing.T) {
 	t.Parallel()
-	disk := folder(t, t.TempDir())
-	s := start(t, disk, smallSegments)
+	s := startIn(t, t.TempDir())
 	s.mustAppend(t, "before")
 	s.StopAccepting()
 	if err := s.Append(t.Context(), []byte("after")); !errors.Is(err, spool.ErrBroken) || s.Stats().Records != 1 {
 		t.Errorf("%v, %+v", err, s.Stats())
 	}
-	if got := s.drainAll(t); len(got) != 1 || got["before"] != 1 {
-		t.Errorf("%v", got)
-	}
+	s.wantDrained(t, "before")
 }
 
 func TestMain(m *testing.M) { testkit.Main(m) }
