@@ -1,7 +1,6 @@
 package ingest_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,13 +21,20 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// serve calls the handler without a socket.
+// serve calls the handler without a socket, which would cost more than the gateway.
 func serve(h http.Handler, source string, d *provider.Delivery) int {
-	req := httptest.NewRequest(http.MethodPost, "/webhooks/"+source, bytes.NewReader(d.Body))
-	req.Header = d.Header.Clone()
-	res := httptest.NewRecorder()
-	h.ServeHTTP(res, req)
-	return res.Code
+	return serveMeasured(h, source, d).status
+}
+
+// forge sends deliveries without a signature, which must be rejected.
+func (b *testBundle) forge(t *testing.T, source string, count, size int) {
+	t.Helper()
+	handler, forged := b.server.Handler(), &provider.Delivery{Header: http.Header{}, Body: make([]byte, size)}
+	for range count {
+		if status := serve(handler, source, forged); status != http.StatusUnauthorized {
+			t.Fatalf("status %d", status)
+		}
+	}
 }
 
 // lockLog locks the log so that every append waits; release ends that, at the latest with the test.
@@ -38,12 +44,14 @@ func (b *testBundle) lockLog(t *testing.T) (release func()) {
 	return func() { _ = tx.Rollback(context.Background()) }
 }
 
+// blocked are the sessions of the database that wait for a lock.
+const blocked = `pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
+
 // waitBlocked waits until at least n appends wait for the lock.
 func (b *testBundle) waitBlocked(t *testing.T, n int) {
 	t.Helper()
 	testkit.Eventually(t, 20*time.Second, func() error {
-		if got := b.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND wait_event_type = 'Lock'`); got < n {
+		if got := b.count(t, `SELECT count(*) FROM `+blocked); got < n {
 			return fmt.Errorf("%d appends wait", got)
 		}
 		return nil
@@ -115,12 +123,8 @@ func TestHandler_databaseStalls_rejectsAtOnce(t *testing.T) {
 		forged := b.invoice(t, 100)
 		forged.Body = append(forged.Body, ' ')
 		b.post(t, "stripe", forged).wantProblem(t, 401, "unauthenticated") // needs no database
-		if a := b.get(t, "/readyz"); a.status != 503 {
-			t.Errorf("stalls %t: ready: %s", stalls, a.body)
-		}
-		if a := b.get(t, "/healthz"); a.status != 200 {
-			t.Errorf("stalls %t: not alive: %d", stalls, a.status)
-		}
+		b.wantStatus(t, "/readyz", 503)
+		b.wantStatus(t, "/healthz", 200)
 		proxy.Restore()
 		b.waitAccepted(t, 101)
 		if !stalls { // PostgreSQL may have received the stalled delivery
@@ -157,26 +161,26 @@ func TestHandler_panickingProvider_failsOneRequest(t *testing.T) {
 	b := setup(t, nil)
 	for n := range 3 {
 		b.post(t, "panic", b.invoice(t, 1)).wantProblem(t, 500, "internal")
-		if got := b.counter(t, "postern_panics_total"); got != float64(n+1) {
-			t.Errorf("%v panics counted after %d", got, n+1)
-		}
+		b.wantCounter(t, float64(n+1), "postern_panics_total")
 	}
 	b.post(t, "stripe", b.invoice(t, 1)).receipt(t)
+}
+
+// wantStatus gets a path, and checks the status of the response.
+func (b *testBundle) wantStatus(t *testing.T, path string, want int) {
+	t.Helper()
+	if a := b.get(t, path); a.status != want {
+		t.Errorf("%s: status %d, want %d: %s", path, a.status, want, a.body)
+	}
 }
 
 func TestReady_draining_isNotReady(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	if a := b.get(t, "/readyz"); a.status != 200 {
-		t.Errorf("readyz %d: %s", a.status, a.body)
-	}
+	b.wantStatus(t, "/readyz", 200)
 	b.server.Drain()
-	if a := b.get(t, "/readyz"); a.status != 503 {
-		t.Errorf("readyz while draining %d: %s", a.status, a.body)
-	}
-	if a := b.get(t, "/healthz"); a.status != 200 {
-		t.Errorf("healthz %d", a.status)
-	}
+	b.wantStatus(t, "/readyz", 503)
+	b.wantStatus(t, "/healthz", 200)
 	b.post(t, "stripe", b.invoice(t, 1)).receipt(t) // a draining server still accepts deliveries
 }
 
@@ -239,15 +243,12 @@ func TestAppender_oneWriterStalls_acceptsDeliveries(t *testing.T) {
 	b := setup(t, func(o *ingest.Options) { o.Settings.StallAfter, o.Settings.Deadline = stallAfter, 2*time.Minute })
 	b.client.Timeout = 2 * time.Minute
 	release := b.holdKey(t, "many", "held")
-	held := b.send(t, t.Context(), "many", b.sign(t, "many", provider.Sample{Body: []byte("held")}))
-	b.waitRows(t, 1, `pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-			AND clock_timestamp() - query_start > $1::interval`, stallAfter+time.Second)
+	held := b.send(t, t.Context(), "many", b.line(t, "many", "held"))
+	b.waitRows(t, 1, blocked+` AND clock_timestamp() - query_start > $1::interval`, stallAfter+time.Second)
 	for n := range 20 {
 		b.post(t, "stripe", b.invoice(t, 1+n)).receipt(t)
 	}
-	if a := b.get(t, "/readyz"); a.status != 200 {
-		t.Errorf("not ready although one writer works: %d", a.status)
-	}
+	b.wantStatus(t, "/readyz", 200)
 	release()
 	if r := (<-held).receipt(t); r.Duplicate {
 		t.Errorf("receipt of the waiting delivery: %+v", r)
@@ -260,51 +261,15 @@ func TestRejectionStore_writeFails_countsDropped(t *testing.T) {
 	db := testkit.Database(t)
 	proxy, tune := proxiedPool(t, db)
 	b := setupIdle(t, db, tune)
-	handler := b.server.Handler()
-	forged := &provider.Delivery{Header: http.Header{}, Body: []byte("{}")}
 	const forgeries = 7
-	for range forgeries {
-		if status := serve(handler, "shop", forged); status != http.StatusUnauthorized {
-			t.Fatalf("status %d", status)
-		}
-	}
+	b.forge(t, "shop", forgeries, 2)
 	proxy.Cut()
 	b.run(t)
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.counter(t, "postern_rejections_dropped_total", "source=shop"); n != forgeries {
-			return fmt.Errorf("%v of %d counted as dropped", n, forgeries)
-		}
-		return nil
-	})
+	b.waitMetric(t, forgeries, "postern_rejections_dropped_total", "source=shop")
 	proxy.Restore()
-	serve(handler, "shop", forged)
+	b.forge(t, "shop", 1, 2)
 	b.waitRows(t, 1, `rejections`)
 	b.wantCounter(t, forgeries, "postern_rejections_dropped_total")
-}
-
-// An abandoned delivery is in no commit, and frees its memory and its place in the queue.
-func TestQueue_abandonedDelivery_isNotCommitted(t *testing.T) {
-	t.Parallel()
-	const queue = 10
-	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) {
-		o.Settings.Deadline, o.Settings.Queue, o.Settings.Writers = 300*time.Millisecond, queue, 1
-		o.Endpoints = map[string]ingest.Endpoint{"many": o.Endpoints["many"]}
-	})
-	var group sync.WaitGroup
-	for n := range queue {
-		group.Go(func() {
-			if status := serve(b.server.Handler(), "many",
-				b.sign(t, "many", lineSample(fmt.Sprint(n)))); status != 503 {
-				t.Errorf("status %d", status)
-			}
-		})
-	}
-	group.Wait()
-	b.wantCounter(t, queue, "postern_deliveries_total", "result=unavailable")
-	b.waitQueued(t, "many", 0)
-	b.run(t)
-	b.waitStatus(t, "many", b.sign(t, "many", lineSample("after")), http.StatusOK) // the deadline is short
-	b.wantRows(t, 1, `events`)
 }
 
 // A spooled delivery is not appended from the queue as well, unless its append was in progress.
@@ -314,28 +279,17 @@ func TestQueue_spooledDelivery_isNotAppended(t *testing.T) {
 	b := setupSpool(t, func(o *ingest.Options) {
 		o.Settings.Writers, o.Settings.BatchMax, o.Settings.StallAfter = writers, 1, 5*time.Second
 	})
-	b.post(t, "many", b.sign(t, "many", lineSample("before"))).receipt(t)
+	b.postLine(t, "many", "before").receipt(t)
 	b.proxy.Stall()
-	var group sync.WaitGroup
-	for n := range sent {
-		group.Go(func() {
-			key := fmt.Sprint("during ", n)
-			a, err := b.try(t.Context(), "many", b.sign(t, "many", lineSample(key)))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			a.wantSpooled(t, key)
-		})
-	}
+	wait := b.spoolConcurrently(t, sent, time.Minute)
 	// usually all keys except two; on a busy machine some were abandoned already
 	testkit.Eventually(t, 30*time.Second, func() error {
-		if b.gauge(t, "postern_queue_deliveries", "many") == 0 {
+		if b.counter(t, "postern_queue_deliveries", "source=many") == 0 {
 			return errors.New("no delivery waits")
 		}
 		return nil
 	})
-	group.Wait()
+	wait()
 	b.waitQueued(t, "many", 0) // although no writer has returned
 	b.proxy.Restore()
 	b.waitEmpty(t, 1+sent)
@@ -345,9 +299,9 @@ func TestQueue_spooledDelivery_isNotAppended(t *testing.T) {
 	}
 }
 
-// While the writers stall, abandoned deliveries use no memory; only the deliveries in progress do.
-// Further deliveries are therefore rejected because of the outage and not for memory, and all
-// bodies stay below their limit.
+// While the writers stall, abandoned deliveries use no memory and no place in the queue; only the
+// deliveries in progress do. Further deliveries are therefore rejected because of the outage and
+// not for memory, and all bodies stay below their limit. No abandoned delivery is committed later.
 func TestQueue_abandonedBodies_areFreed(t *testing.T) {
 	const writers, size, memoryLimit, rounds, concurrent = 2, 60_000, 4 << 20, 3, 50
 	b := setup(t, func(o *ingest.Options) {
@@ -361,7 +315,7 @@ func TestQueue_abandonedBodies_areFreed(t *testing.T) {
 	send := func(key string, spaces int) {
 		group.Go(func() {
 			if status := serve(handler, "many",
-				b.sign(t, "many", lineSample(key+strings.Repeat(" ", spaces)))); status != 503 {
+				b.line(t, "many", key+strings.Repeat(" ", spaces))); status != 503 {
 				t.Errorf("%s: status %d", key, status)
 			}
 		})
@@ -371,7 +325,7 @@ func TestQueue_abandonedBodies_areFreed(t *testing.T) {
 		b.waitBlocked(t, n+1)
 	}
 	group.Wait()
-	held := func() float64 { return b.gauge(t, "postern_body_memory_bytes", "") }
+	held := func() float64 { return b.counter(t, "postern_body_memory_bytes") }
 	inProgress, before := held(), heap()
 	for round := range rounds {
 		for n := range concurrent {
@@ -386,8 +340,9 @@ func TestQueue_abandonedBodies_areFreed(t *testing.T) {
 		t.Errorf("%d MiB are held of %d MiB that were sent", grown>>20, rounds*concurrent*size>>20)
 	}
 	b.wantCounter(t, writers+rounds*concurrent, "postern_deliveries_total", "result=unavailable")
+	b.waitQueued(t, "many", 0)
 	release()
-	b.waitGauge(t, "postern_body_memory_bytes", "", 0)
+	b.waitMetric(t, 0, "postern_body_memory_bytes")
 	b.wantRows(t, writers, `events`)
 }
 

@@ -37,6 +37,16 @@ func cloudEvent(id, data string) string {
 		`","source":"/s","type":"com.example.order.updated","subject":"o1","data":` + data + `}`
 }
 
+// cloudEventDelivery is a request with one CloudEvent.
+func cloudEventDelivery(id, data string) *provider.Delivery {
+	return apiDelivery(cloudEvent(id, data), cloudEventType)
+}
+
+// batch is a request with several CloudEvents.
+func batch(events ...string) *provider.Delivery {
+	return apiDelivery("["+strings.Join(events, ",")+"]", cloudEventBatchType)
+}
+
 const (
 	cloudEventType      = "Content-Type: application/cloudevents+json"
 	cloudEventBatchType = "Content-Type: application/cloudevents-batch+json"
@@ -55,10 +65,9 @@ func (a response) receipts(t testing.TB) (all []receipt) {
 // wantEvents checks the number of events and keys, and that there is no conflict.
 func (b *testBundle) wantEvents(t *testing.T, events int) {
 	t.Helper()
-	if n, keys, conflicts := b.count(t, `SELECT count(*) FROM events`), b.count(t, `SELECT count(*) FROM event_keys`),
-		b.count(t, `SELECT count(*) FROM event_conflicts`); n != events || keys != events || conflicts != 0 {
-		t.Errorf("%d events, %d keys and %d conflicts, want %d and no conflict", n, keys, conflicts, events)
-	}
+	b.wantRows(t, events, `events`)
+	b.wantRows(t, events, `event_keys`)
+	b.wantRows(t, 0, `event_conflicts`)
 }
 
 // In each mode, the same delivery gets the same receipt again. The same key with other content is
@@ -67,9 +76,9 @@ func TestAPISource_repeatedKey_returnsReceiptOrConflict(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	for name, c := range map[string]struct{ first, again, other *provider.Delivery }{
-		"structured": {apiDelivery(cloudEvent("a", `{"version":1}`), cloudEventType),
+		"structured": {cloudEventDelivery("a", `{"version":1}`),
 			apiDelivery(" "+cloudEvent("a", `{"version": 1.0}`), cloudEventType),
-			apiDelivery(cloudEvent("a", `{"version":2}`), cloudEventType)},
+			cloudEventDelivery("a", `{"version":2}`)},
 		"binary": {apiDelivery(`{"version":1}`, jsonType, "ce-specversion: 1.0", "ce-id: b", "ce-source: /s",
 			"ce-type: t"),
 			apiDelivery(`{"specversion":"1.0","id":"b","source":"/s","type":"t",`+
@@ -111,12 +120,11 @@ func TestAPISource_invalidDelivery_responseNamesReason(t *testing.T) {
 	t.Parallel()
 	log, tune := captureLog(slog.LevelInfo)
 	b := setup(t, tune)
-	b.post(t, "api", apiDelivery(cloudEvent("1", "1"), cloudEventType)).receipt(t)
-	b.post(t, "api", apiDelivery(cloudEvent("2", "2"), cloudEventType)).receipt(t)
+	b.post(t, "api", cloudEventDelivery("1", "1")).receipt(t)
+	b.post(t, "api", cloudEventDelivery("2", "2")).receipt(t)
 	long := "Content-Type: text/" + strings.Repeat("k", 3000)
 	for _, token := range []string{"Bearer wrong", "Basic x"} {
-		b.post(t, "api", apiDelivery("["+cloudEvent("new", "1")+","+cloudEvent("1", "0")+"]",
-			cloudEventBatchType)).wantProblem(t, 422, "key-reused")
+		b.post(t, "api", batch(cloudEvent("new", "1"), cloudEvent("1", "0"))).wantProblem(t, 422, "key-reused")
 		b.post(t, "api", apiDelivery(`{}`, jsonType)).wantProblem(t, 400, "invalid")
 		b.post(t, "api", apiDelivery(`a=1`, long, "Idempotency-Key: a")).wantProblem(t, 415, "invalid")
 		b.post(t, "api", apiDelivery(`[`+strings.Repeat("1,", 1000)+`1]`, cloudEventBatchType)).wantProblem(t, 413,
@@ -169,39 +177,39 @@ func TestAPISource_batchWithConflict_storesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	one, two, three, four := cloudEvent("1", "1"), cloudEvent("2", "2"), cloudEvent("3", "3"), cloudEvent("4", "4")
-	first := b.post(t, "api", apiDelivery("["+one+","+two+"]", cloudEventBatchType)).receipts(t)
+	first := b.post(t, "api", batch(one, two)).receipts(t)
 	if len(first) != 2 || first[0].EventID != "/s 1" || first[1].EventID != "/s 2" || first[0].Duplicate ||
 		first[1].Duplicate {
 		t.Errorf("receipts %+v", first)
 	}
-	again := b.post(t, "api", apiDelivery("["+three+","+one+","+three+"]", cloudEventBatchType)).receipts(t)
+	again := b.post(t, "api", batch(three, one, three)).receipts(t)
 	if len(again) != 3 || again[0].Duplicate || !again[1].Duplicate || again[1].ID != first[0].ID ||
 		!again[2].Duplicate || again[2].ID != again[0].ID {
 		t.Errorf("receipts %+v", again)
 	}
-	if r := b.post(t, "api", apiDelivery("["+two+"]", cloudEventBatchType)).receipts(t); len(r) != 1 ||
+	if r := b.post(t, "api", batch(two)).receipts(t); len(r) != 1 ||
 		!r[0].Duplicate || r[0].ID != first[1].ID {
 		t.Errorf("receipts of a batch of one: %+v", r)
 	}
 	b.wantEvents(t, 3)
-	for name, batch := range map[string]string{
-		"one of three differs": "[" + four + "," + cloudEvent("2", "0") + "," + cloudEvent("5", "5") + "]",
-		"two of one key":       "[" + four + "," + cloudEvent("6", "6") + "," + cloudEvent("6", "7") + "]",
-		"the only one":         "[" + cloudEvent("1", "0") + "]",
+	for name, d := range map[string]*provider.Delivery{
+		"one of three differs": batch(four, cloudEvent("2", "0"), cloudEvent("5", "5")),
+		"two of one key":       batch(four, cloudEvent("6", "6"), cloudEvent("6", "7")),
+		"the only one":         batch(cloudEvent("1", "0")),
 	} {
-		a := b.post(t, "api", apiDelivery(batch, cloudEventBatchType))
+		a := b.post(t, "api", d)
 		a.wantProblem(t, 422, "key-reused")
 		if strings.Contains(string(a.body), "/s 4") || strings.Contains(string(a.body), "/s 5") {
 			t.Errorf("%s: the response names a new key: %s", name, a.body)
 		}
 	}
-	if a := b.post(t, "api", apiDelivery("[]", cloudEventBatchType)); a.status != 200 ||
+	if a := b.post(t, "api", batch()); a.status != 200 ||
 		strings.TrimSpace(string(a.body)) != "[]" {
 		t.Errorf("an empty batch: %d %s", a.status, a.body)
 	}
 	b.wantEvents(t, 3)
 	b.wantPublished(t, 3)
-	if r := b.post(t, "api", apiDelivery("["+four+"]", cloudEventBatchType)).receipts(t); r[0].Duplicate {
+	if r := b.post(t, "api", batch(four)).receipts(t); r[0].Duplicate {
 		t.Error("the rejected batch stored a key")
 	}
 }
@@ -212,17 +220,16 @@ func TestAPISource_keyInFlight_waitsForReceipt(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	release := b.lockLog(t)
-	first := b.send(t, t.Context(), "api", apiDelivery(cloudEvent("1", "1"), cloudEventType))
+	first := b.send(t, t.Context(), "api", cloudEventDelivery("1", "1"))
 	b.waitBlocked(t, 1)
-	second := b.send(t, t.Context(), "api", apiDelivery(cloudEvent("1", "1"), cloudEventType))
+	second := b.send(t, t.Context(), "api", cloudEventDelivery("1", "1"))
 	b.waitBlocked(t, 2)
 	release() // either may be stored first now
 	if r, s := (<-first).receipt(t), (<-second).receipt(t); r.ID != s.ID || r.Duplicate == s.Duplicate {
 		t.Errorf("receipts %+v and %+v", r, s)
 	}
-	b.post(t, "api", apiDelivery(cloudEvent("1", "0"), cloudEventType)).wantProblem(t, 422, "key-reused")
-	b.post(t, "api", apiDelivery("["+cloudEvent("2", "2")+","+cloudEvent("1", "0")+"]",
-		cloudEventBatchType)).wantProblem(t, 422, "key-reused")
+	b.post(t, "api", cloudEventDelivery("1", "0")).wantProblem(t, 422, "key-reused")
+	b.post(t, "api", batch(cloudEvent("2", "2"), cloudEvent("1", "0"))).wantProblem(t, 422, "key-reused")
 	b.wantEvents(t, 1)
 }
 
@@ -236,18 +243,18 @@ func TestAPISource_lostResponse_retryGetsReceipt(t *testing.T) {
 		tune(o)
 		o.Settings.Deadline, o.Settings.StallAfter = 2*time.Second, time.Second
 	})
-	b.postUntilAccepted(t, apiDelivery(cloudEvent("0", "0"), cloudEventType)) // prepares the statement
+	b.postUntilAccepted(t, cloudEventDelivery("0", "0")) // prepares the statement
 	t.Cleanup(proxy.Restore)
 	proxy.StallResponses()
-	batch := apiDelivery("["+cloudEvent("1", "1")+","+cloudEvent("2", "2")+"]", cloudEventBatchType)
-	single := apiDelivery(cloudEvent("3", "3"), cloudEventType)
+	single := cloudEventDelivery("3", "3")
 	b.post(t, "api", single).wantProblem(t, 503, "unavailable")
 	b.waitRows(t, 2, `events`)
 	other := setupOn(t, db, nil) // another gateway, or the same one after a crash
 	if r := other.post(t, "api", single).receipt(t); !r.Duplicate {
 		t.Errorf("receipt %+v", r)
 	}
-	if r := other.post(t, "api", batch).receipts(t); r[0].Duplicate || r[1].Duplicate {
+	both := batch(cloudEvent("1", "1"), cloudEvent("2", "2"))
+	if r := other.post(t, "api", both).receipts(t); r[0].Duplicate || r[1].Duplicate {
 		t.Errorf("receipts %+v", r)
 	}
 	proxy.Restore()
@@ -263,28 +270,52 @@ func (b *testBundle) postUntilAccepted(t *testing.T, d *provider.Delivery) recei
 	return b.waitStatus(t, "api", d, http.StatusOK).receipt(t)
 }
 
-// While the database is unavailable nothing is acknowledged, unless the source allows it. A spooled
-// delivery that conflicts is stored as a conflict, as for other sources.
+// While the database is unavailable nothing is acknowledged, unless the source allows it, however
+// often the sender repeats its delivery. A spooled delivery that conflicts is stored as a conflict,
+// as for other sources.
 func TestAPISource_databaseUnavailable_spoolsOnlyIfAllowed(t *testing.T) {
 	t.Parallel()
-	noSpool := setupSpool(t, nil)
-	noSpool.proxy.Cut()
-	noSpool.post(t, "api", apiDelivery(cloudEvent("1", "1"), cloudEventType)).wantProblem(t, 503, "unavailable")
-	b := setupSpool(t, func(o *ingest.Options) {
-		apiEndpoint := o.Endpoints["api"]
-		apiEndpoint.RequireCommit = false
-		o.Endpoints["api"] = apiEndpoint
-	})
-	b.post(t, "api", apiDelivery(cloudEvent("1", "1"), cloudEventType)).receipt(t)
-	b.proxy.Cut()
-	b.post(t, "api", apiDelivery(cloudEvent("1", "0"), cloudEventType)).wantSpooled(t, "/s 1")
-	if a := b.post(t, "api", apiDelivery("["+cloudEvent("2", "2")+"]", cloudEventBatchType)); a.status != 200 ||
-		!strings.HasPrefix(string(a.body), `[{"event_id":"/s 2","spooled":true}`) {
-		t.Errorf("%d %s", a.status, a.body)
+	for name, c := range map[string]struct{ stalls, requireCommit bool }{
+		"refuses connections, commit required": {false, true},
+		"refuses connections, spool allowed":   {false, false},
+		"stalls, commit required":              {true, true},
+		"stalls, spool allowed":                {true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setupSpool(t, func(o *ingest.Options) {
+				changeEndpoint(o, "api", func(ep *ingest.Endpoint) { ep.RequireCommit = c.requireCommit })
+				o.Settings.Deadline = 2 * time.Second
+			})
+			b.post(t, "api", cloudEventDelivery("1", "1")).receipt(t)
+			t.Cleanup(b.proxy.Restore)
+			if c.stalls {
+				b.proxy.Stall()
+			} else {
+				b.proxy.Cut()
+			}
+			events, conflicts := 2, 0
+			for range 3 {
+				if a := b.post(t, "api", cloudEventDelivery("2", "2")); c.requireCommit {
+					a.wantProblem(t, 503, "unavailable")
+				} else {
+					a.wantSpooled(t, "/s 2")
+				}
+			}
+			if !c.requireCommit {
+				b.post(t, "api", cloudEventDelivery("1", "0")).wantSpooled(t, "/s 1")
+				if a := b.post(t, "api", batch(cloudEvent("3", "3"))); a.status != 200 ||
+					!strings.HasPrefix(string(a.body), `[{"event_id":"/s 3","spooled":true}`) {
+					t.Errorf("%d %s", a.status, a.body)
+				}
+				events, conflicts = 3, 1
+			}
+			b.proxy.Restore()
+			b.postUntilAccepted(t, cloudEventDelivery("2", "2"))
+			b.waitEmpty(t, events)
+			b.wantRows(t, conflicts, `event_conflicts`)
+		})
 	}
-	b.proxy.Restore()
-	b.waitEmpty(t, 2)
-	b.wantRows(t, 1, `event_conflicts`)
 }
 
 // Each event of a batch is stored, published and read as if it was sent alone, so that one can be
@@ -325,37 +356,6 @@ func TestAPISource_batch_headersAreTruncated(t *testing.T) {
 	// half a character becomes a replacement character
 	if want := []string{"/s 1 258" + of, "/s 2 258" + of, "/s 3 8255" + of}; !slices.Equal(stored, want) {
 		t.Errorf("stored %q, want %q", stored, want)
-	}
-}
-
-// If the append of a key stalls, every retry gets the usual response (503 or spooled).
-func TestAPISource_appendStalls_retriesAre503OrSpooled(t *testing.T) {
-	t.Parallel()
-	for name, requireCommit := range map[string]bool{"commit required": true, "spool allowed": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setupSpool(t, func(o *ingest.Options) {
-				ep := o.Endpoints["api"]
-				ep.RequireCommit = requireCommit
-				o.Endpoints["api"] = ep
-				o.Settings.Deadline = 2 * time.Second
-			})
-			b.post(t, "api", apiDelivery(cloudEvent("0", "0"), cloudEventType)).receipt(t)
-			t.Cleanup(b.proxy.Restore)
-			b.proxy.Stall()
-			d := apiDelivery(cloudEvent("1", "1"), cloudEventType)
-			for range 3 {
-				if a := b.post(t, "api", d); requireCommit {
-					a.wantProblem(t, 503, "unavailable")
-				} else {
-					a.wantSpooled(t, "/s 1")
-				}
-			}
-			b.proxy.Restore()
-			b.postUntilAccepted(t, d)
-			b.waitEmpty(t, 2)
-			b.wantEvents(t, 2)
-		})
 	}
 }
 
@@ -411,9 +411,7 @@ func TestAPISourcePage_examples_matchResponses(t *testing.T) {
 		t.Error("the source may use the spool")
 	}
 	b := setupOn(t, testkit.Database(t), func(o *ingest.Options) {
-		ep := o.Endpoints["api"]
-		ep.Provider, ep.Config = shop.Provider, shop.Source
-		o.Endpoints["api"] = ep
+		changeEndpoint(o, "api", func(ep *ingest.Endpoint) { ep.Provider, ep.Config = shop.Provider, shop.Source })
 	})
 	for i := 1; i < len(blocks); i += 2 {
 		if blocks[i][1] != "sh" || blocks[i+1][1] != "json" {

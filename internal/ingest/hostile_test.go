@@ -17,7 +17,6 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/all"
@@ -46,6 +45,18 @@ var hostileBodies = []string{
 	`{"id": "a", "object": "event", "type": "customer.updated", "created": 9e18}`,
 }
 
+// endpointsOfAll returns a source of each provider, with a secret.
+func endpointsOfAll(secret string) map[string]ingest.Endpoint {
+	endpoints := map[string]ingest.Endpoint{}
+	for _, p := range all.All() {
+		endpoints[p.Name()] = ingest.Endpoint{Number: 1, Provider: p, MaxBody: maxBody,
+			Config: &provider.Source{Name: p.Name(), Accounts: []string{"*"},
+				URL: "https://hooks.example/webhooks/" + p.Name(), Keys: new(signature.Keys), Tolerance: time.Hour,
+				Secrets: []provider.Secret{{Name: "main", Value: []byte(secret + signature.DemoSuffix)}}}}
+	}
+	return endpoints
+}
+
 // hostileClient is a gateway with a source of each provider, and the number of requests that it
 // got.
 type hostileClient struct {
@@ -59,18 +70,8 @@ func setupHostileClient(t *testing.T) (*hostileClient, *logBuffer) {
 	t.Helper()
 	log, tune := captureLog(slog.LevelInfo)
 	db, s := testkit.Database(t), &hostileClient{}
-	names, endpoints := map[string]string{}, map[string]ingest.Endpoint{}
-	for _, p := range all.All() {
-		names[p.Name()] = p.Name()
-	}
-	registered, err := events.RegisterSources(t.Context(), db.Pool, names)
-	testkit.Must(t, err)
-	for _, p := range all.All() {
-		endpoints[p.Name()] = ingest.Endpoint{Number: registered.Number[p.Name()], Provider: p, MaxBody: maxBody,
-			Config: &provider.Source{Name: p.Name(), Accounts: []string{"*"},
-				URL: "https://hooks.example/webhooks/" + p.Name(), Keys: new(signature.Keys), Tolerance: time.Hour,
-				Secrets: []provider.Secret{{Name: "main", Value: []byte("the_secret" + signature.DemoSuffix)}}}}
-	}
+	endpoints := endpointsOfAll("the_secret")
+	numberEndpoints(t, db, endpoints)
 	s.testBundle = setupIdle(t, db, func(o *ingest.Options) {
 		tune(o)
 		o.Endpoints, o.Publish = endpoints, func(...stream.Event) {}
@@ -202,19 +203,11 @@ func (s *hostileClient) request(t *testing.T, method, target string, header http
 // not know. There is no database, because only a verified delivery may need one. No request may
 // cause an internal error, a panic or a response that looks like success.
 func FuzzHandler(f *testing.F) {
-	endpoints := map[string]ingest.Endpoint{}
-	for _, p := range all.All() {
-		src := &provider.Source{Name: p.Name(), Accounts: []string{"*"},
-			URL:     "https://hooks.example/webhooks/" + p.Name(),
-			Secrets: []provider.Secret{{Name: "unknown", Value: []byte("nobody_knows_it_for_postern_dev")}}}
-		endpoints[p.Name()] = ingest.Endpoint{Number: 1, Provider: p, Config: src, MaxBody: 1 << 20}
-		for _, s := range p.Samples()[:1] {
-			forged := *src
-			forged.Secrets = []provider.Secret{{Name: "guessed", Value: []byte("guessed_for_postern_dev")}}
-			d, err := p.Sign(&forged, s, time.Unix(1_800_000_000, 0))
-			testkit.Must(f, err)
-			f.Add(requestText(p.Name(), d))
-		}
+	endpoints := endpointsOfAll("nobody_knows_it")
+	for name, ep := range endpointsOfAll("guessed") {
+		d, err := ep.Provider.Sign(ep.Config, ep.Provider.Samples()[0], time.Unix(1_800_000_000, 0))
+		testkit.Must(f, err)
+		f.Add(requestText(name, d))
 	}
 	for _, seed := range []string{
 		"GET /webhooks/slack?challenge=x HTTP/1.1\r\nHost: h\r\n\r\n",

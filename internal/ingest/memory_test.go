@@ -19,18 +19,8 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
-// blockedBody reports its first read, and returns the end of the body only after release.
-type blockedBody struct {
-	io.Reader
-	firstRead func()
-	release   <-chan struct{}
-}
-
-func (s *blockedBody) Read(b []byte) (int, error) {
-	s.firstRead()
-	<-s.release
-	return s.Reader.Read(b)
-}
+// padded returns a body of a size, with spaces at its end.
+func padded(text string, size int) string { return text + strings.Repeat(" ", size-len(text)) }
 
 // Bodies that fit when they start, each alone, are counted again when they are verified.
 func TestServer_bodiesThatArriveTogether_areBounded(t *testing.T) {
@@ -40,11 +30,10 @@ func TestServer_bodiesThatArriveTogether_areBounded(t *testing.T) {
 	handler, release, statuses := b.server.Handler(), make(chan struct{}), make(chan int, fit+1)
 	var begun sync.WaitGroup
 	for n := range fit + 1 {
-		text := fmt.Sprintf(`{"id":"evt_%d"}`, n)
-		d := b.sign(t, "stripe", provider.Sample{Body: []byte(text + strings.Repeat(" ", size-len(text)))})
+		d := b.line(t, "stripe", padded(fmt.Sprintf(`{"id":"evt_%d"}`, n), size))
 		begun.Add(1)
 		req := httptest.NewRequest(http.MethodPost, "/webhooks/stripe",
-			&blockedBody{bytes.NewReader(d.Body), sync.OnceFunc(begun.Done), release})
+			&bodyWithHook{Reader: bytes.NewReader(d.Body), hook: func() { begun.Done(); <-release }})
 		req.Header, req.ContentLength = d.Header.Clone(), size
 		go func() {
 			res := httptest.NewRecorder()
@@ -55,7 +44,7 @@ func TestServer_bodiesThatArriveTogether_areBounded(t *testing.T) {
 	begun.Wait()
 	close(release)
 	testkit.Eventually(t, 30*time.Second, func() error {
-		if n := int(b.gauge(t, "postern_queue_deliveries", "stripe")) + len(statuses); n != fit+1 {
+		if n := int(b.counter(t, "postern_queue_deliveries", "source=stripe")) + len(statuses); n != fit+1 {
 			return fmt.Errorf("%d of %d have a response", n, fit+1)
 		}
 		return nil
@@ -76,14 +65,8 @@ func TestServer_bodiesThatArriveTogether_areBounded(t *testing.T) {
 // The stored part of a rejected body must not keep the rest of it in memory.
 func TestRejectionStore_truncatedBody_freesTheRest(t *testing.T) {
 	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.RejectionsMaxBody = 1024 })
-	handler := b.server.Handler()
 	before := heap()
-	forged := &provider.Delivery{Header: http.Header{}, Body: make([]byte, maxBody)}
-	for range 90 {
-		if status := serve(handler, "stripe", forged); status != 401 {
-			t.Fatalf("status %d", status)
-		}
-	}
+	b.forge(t, "stripe", 90, maxBody)
 	if grown := int64(heap()) - int64(before); grown > 45<<20 {
 		t.Errorf("90 rejected deliveries of 1 KiB each use %d MiB", grown>>20)
 	}
@@ -109,10 +92,7 @@ func TestUpload_evicted_gets503(t *testing.T) {
 			const largest = 64 << 10
 			b := setup(t, func(o *ingest.Options) {
 				o.Settings.QueueBytes = 64 << 10
-				for name, ep := range o.Endpoints {
-					ep.MaxBody = largest
-					o.Endpoints[name] = ep
-				}
+				changeEndpoint(o, "", func(ep *ingest.Endpoint) { ep.MaxBody = largest })
 			})
 			web := httptest.NewUnstartedServer(b.server.Handler())
 			web.EnableHTTP2 = version == 2
@@ -159,42 +139,14 @@ func (b *testBundle) stall(t *testing.T, announced int64, sent, held int) <-chan
 	if _, err := io.WriteString(write, strings.Repeat("x", sent)); err != nil {
 		t.Fatal(err)
 	}
-	b.waitGauge(t, "postern_body_memory_bytes", "", held)
+	b.waitMetric(t, float64(held), "postern_body_memory_bytes")
 	return response
 }
 
 // waitQueued waits until a source has n queued deliveries.
 func (b *testBundle) waitQueued(t *testing.T, source string, n int) {
 	t.Helper()
-	b.waitGauge(t, "postern_queue_deliveries", source, n)
-}
-
-// waitGauge waits until a metric has a value for a source; "" for a metric without sources.
-func (b *testBundle) waitGauge(t *testing.T, name, source string, want int) {
-	t.Helper()
-	testkit.Eventually(t, 30*time.Second, func() error {
-		if got := b.gauge(t, name, source); got != float64(want) {
-			return fmt.Errorf("%s of %q is %v, want %d", name, source, got, want)
-		}
-		return nil
-	})
-}
-
-// gauge returns a metric's value for a source; "" for a metric without sources.
-func (b *testBundle) gauge(t *testing.T, name, source string) float64 {
-	t.Helper()
-	families, err := b.registry.Gather()
-	testkit.Must(t, err)
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if l := m.GetLabel(); f.GetName() == name && (len(l) == 0 && source == "" || len(l) == 1 &&
-				l[0].GetValue() == source) {
-				return m.GetGauge().GetValue()
-			}
-		}
-	}
-	t.Fatalf("no %s of %s", name, source)
-	return 0
+	b.waitMetric(t, float64(n), "postern_queue_deliveries", "source="+source)
 }
 
 // flood sends deliveries to the source "many" until n of them are queued; the group ends when all
@@ -204,7 +156,7 @@ func (b *testBundle) flood(t *testing.T, n int, onResponse func(status int)) *sy
 	var group sync.WaitGroup
 	handler := b.server.Handler() // without sockets, which are not tested here
 	for i := range n {
-		d := b.sign(t, "many", provider.Sample{Body: fmt.Appendf(nil, "flood %d", i)})
+		d := b.line(t, "many", fmt.Sprint("flood ", i))
 		group.Go(func() { onResponse(serve(handler, "many", d)) })
 	}
 	return &group
@@ -262,7 +214,7 @@ func TestQueue_sourceQuotaFull_rejectsOnlyThatSource(t *testing.T) {
 		}
 		return nil
 	})
-	b.post(t, "many", b.sign(t, "many", provider.Sample{Body: []byte("one more")})).wantProblem(t, 503, "overloaded")
+	b.postLine(t, "many", "one more").wantProblem(t, 503, "overloaded")
 	stripe := b.send(t, t.Context(), "stripe", b.invoice(t, 1))
 	b.waitQueued(t, "stripe", 1)
 	b.run(t)
@@ -280,8 +232,7 @@ func TestMemoryQuota_sourceQuotaFull_othersFit(t *testing.T) {
 	const size, fit = 100_000, 10
 	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) { o.Settings.QueueBytes = 2*size*fit + size/2 })
 	large := func(source string, n int) *provider.Delivery {
-		text := fmt.Sprintf("large %d", n)
-		return b.sign(t, source, provider.Sample{Body: []byte(text + strings.Repeat(" ", size-len(text)))})
+		return b.line(t, source, padded(fmt.Sprint("large ", n), size))
 	}
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()

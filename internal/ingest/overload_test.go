@@ -72,10 +72,10 @@ func percentile(all []response, percent int) time.Duration {
 	return durations[len(durations)*percent/100]
 }
 
-// serveMeasured calls the handler without a socket, which would cost more than the gateway.
+// serveMeasured calls the handler without a socket, and measures the time.
 func serveMeasured(h http.Handler, source string, d *provider.Delivery) response {
 	req := httptest.NewRequest(http.MethodPost, "/webhooks/"+source, bytes.NewReader(d.Body))
-	req.Header = d.Header
+	req.Header = d.Header.Clone()
 	res := httptest.NewRecorder()
 	began := time.Now()
 	h.ServeHTTP(res, req)
@@ -89,7 +89,9 @@ func openLoop(ctx context.Context, perSecond int, send func(n int) response, sen
 	var all responses
 	var group, begun sync.WaitGroup
 	began, count := time.Now(), 0
-	every(ctx, 10*time.Millisecond, func(int) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
 		for due := int(float64(perSecond) * time.Since(began).Seconds()); count < due; count++ {
 			n := count
 			begun.Add(1)
@@ -98,7 +100,11 @@ func openLoop(ctx context.Context, perSecond int, send func(n int) response, sen
 				all.add(send(n))
 			})
 		}
-	})
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
 	begun.Wait()
 	sent()
 	group.Wait()
@@ -115,20 +121,6 @@ type overloadCase struct {
 
 // capacity returns how many deliveries can be committed per second.
 func (o overloadCase) capacity() int { return 2 * o.batch * int(time.Second/o.commitTime) }
-
-// commits returns the number of commits so far.
-func (b *testBundle) commits(t *testing.T) int {
-	t.Helper()
-	families, err := b.registry.Gather()
-	testkit.Must(t, err)
-	for _, f := range families {
-		if f.GetName() == "postern_append_batch_deliveries" {
-			return int(f.GetMetric()[0].GetHistogram().GetSampleCount())
-		}
-	}
-	t.Fatal("there is no metric of commits")
-	return 0
-}
 
 // Deliveries arrive at ten times the capacity, with a spool and without. Accepted ones get a
 // response in time, the others are rejected at once, the spool stays empty, and another source is
@@ -173,7 +165,7 @@ func (o overloadCase) run(t *testing.T, withSpool bool) {
 	})
 	handler := b.server.Handler()
 	send := func(source string, key ...any) response {
-		return serveMeasured(handler, source, b.sign(t, source, lineSample(fmt.Sprint(key...))))
+		return serveMeasured(handler, source, b.line(t, source, fmt.Sprint(key...)))
 	}
 	proxy.Delay(o.commitTime / 2)
 	runQuietSource := func(ctx context.Context, first int) *responses {
@@ -189,7 +181,7 @@ func (o overloadCase) run(t *testing.T, withSpool bool) {
 	for n := range 5 { // the duration of a commit is known now
 		send("many", "before ", n)
 	}
-	before, commits := inUse(), b.commits(t)
+	before, commits := inUse(), int(b.counter(t, "postern_append_batch_deliveries"))
 	flooding, done := context.WithTimeout(t.Context(), o.duration)
 	defer done()
 	var group sync.WaitGroup
@@ -210,7 +202,7 @@ func (o overloadCase) run(t *testing.T, withSpool bool) {
 	})
 	recovered := time.Since(ended)
 	group.Wait()
-	commits = b.commits(t) - commits
+	commits = int(b.counter(t, "postern_append_batch_deliveries")) - commits
 
 	accepted, rejected := flood.withStatus(200), flood.withStatus(503)
 	t.Logf("%d sent, %d accepted in %d commits (p50 %s, p99 %s), %d rejected (p90 %s, p99 %s); recovered after %s, "+
@@ -282,20 +274,5 @@ func (o overloadCase) wantLimits(t *testing.T, quietBefore, quiet *responses, ac
 	}
 	if a, q := percentile(quietBefore.all, 99), percentile(quiet.all, 99); q > 2*a+100*time.Millisecond {
 		t.Errorf("the quiet source takes %s, without the flood %s", q, a)
-	}
-}
-
-// every calls do with 0, 1, 2, ... at a constant rate until ctx ends, and does not wait for the
-// calls to return.
-func every(ctx context.Context, pause time.Duration, do func(n int)) {
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for n := 0; ; n++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			do(n)
-		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -15,21 +16,20 @@ import (
 
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/provider"
-	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// setupRateLimited returns a server whose sources have a rate. Its clock moves only when move is
-// called.
-func setupRateLimited(t *testing.T, rate ingest.Rate, names ...string) (b *testBundle, move func(time.Duration)) {
+// setupRateLimited returns a server one of whose sources has a rate. Its clock moves only when move
+// is called.
+func setupRateLimited(t *testing.T, source string, rate ingest.Rate, tune func(*ingest.Options)) (b *testBundle,
+	move func(time.Duration)) {
 	t.Helper()
 	var moved atomic.Int64
 	began := time.Now()
 	b = setup(t, func(o *ingest.Options) {
 		o.Now = func() time.Time { return began.Add(time.Duration(moved.Load())) }
-		for _, name := range names {
-			ep := o.Endpoints[name]
-			ep.Rate = rate
-			o.Endpoints[name] = ep
+		changeEndpoint(o, source, func(ep *ingest.Endpoint) { ep.Rate = rate })
+		if tune != nil {
+			tune(o)
 		}
 	})
 	return b, func(d time.Duration) { moved.Add(int64(d)) }
@@ -39,14 +39,14 @@ func setupRateLimited(t *testing.T, rate ingest.Rate, names ...string) (b *testB
 // limited.
 func TestRateLimit_moreThanBurst_isRejected(t *testing.T) {
 	t.Parallel()
-	b, move := setupRateLimited(t, ingest.Rate{PerSecond: 4, Burst: 3}, "many")
+	b, move := setupRateLimited(t, "many", ingest.Rate{PerSecond: 4, Burst: 3}, nil)
 	n := 0
 	wantAccepted := func(want int) {
 		t.Helper()
 		got := 0
 		for range 10 {
 			n++
-			if a := b.post(t, "many", b.sign(t, "many", lineSample(fmt.Sprint(n)))); a.status == 200 {
+			if a := b.postLine(t, "many", fmt.Sprint(n)); a.status == 200 {
 				got++
 			} else {
 				a.wantProblem(t, http.StatusTooManyRequests, "rate-limited")
@@ -73,15 +73,9 @@ func TestRateLimit_moreThanBurst_isRejected(t *testing.T) {
 	move(100 * time.Millisecond)
 	wantAccepted(1)
 	b.post(t, "shop", b.sign(t, "shop", b.sample(t, "shop", "orders/create", 1))).receipt(t)
-	if got := b.counter(t, "postern_deliveries_total", "source=many", "result=limited"); got != 80 {
-		t.Errorf("%v counted as limited", got)
-	}
-	if got := b.count(t, `SELECT count(*) FROM events`); got != 11 {
-		t.Errorf("%d events", got)
-	}
-	if got := b.counter(t, "postern_rejections_total"); got != 0 {
-		t.Errorf("%v rejections", got)
-	}
+	b.wantCounter(t, 80, "postern_deliveries_total", "source=many", "result=limited")
+	b.wantRows(t, 11, `events`)
+	b.wantCounter(t, 0, "postern_rejections_total")
 }
 
 // bodyWithHook calls a hook before the first read.
@@ -100,9 +94,9 @@ func (b *bodyWithHook) Read(p []byte) (int, error) {
 // too.
 func TestRateLimit_slowBody_countsWhenVerified(t *testing.T) {
 	t.Parallel()
-	b, move := setupRateLimited(t, ingest.Rate{PerSecond: 4, Burst: 3}, "many")
-	status := func(n int) int { return b.post(t, "many", b.sign(t, "many", lineSample(fmt.Sprint(n)))).status }
-	slow := b.sign(t, "many", lineSample("slow"))
+	b, move := setupRateLimited(t, "many", ingest.Rate{PerSecond: 4, Burst: 3}, nil)
+	status := func(n int) int { return b.postLine(t, "many", fmt.Sprint(n)).status }
+	slow := b.line(t, "many", "slow")
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/webhooks/many",
 		&bodyWithHook{Reader: bytes.NewReader(slow.Body), hook: func() {
 			move(1300 * time.Millisecond)
@@ -126,75 +120,49 @@ func TestRateLimit_slowBody_countsWhenVerified(t *testing.T) {
 	}
 }
 
-// Forged deliveries do not use up the rate of the real sender.
+// Forged deliveries do not use up the rate of the real sender. A flood above the rate is one log
+// line.
 func TestRateLimit_forgedDeliveries_useNothing(t *testing.T) {
 	t.Parallel()
-	b, _ := setupRateLimited(t, ingest.Rate{PerSecond: 1, Burst: 2}, "shop")
-	handler := b.server.Handler()
-	forged := &provider.Delivery{Header: http.Header{}, Body: []byte("{}")}
-	for range 50 {
-		if status := serve(handler, "shop", forged); status != http.StatusUnauthorized {
-			t.Fatalf("status %d", status)
-		}
-	}
+	log, tune := captureLog(slog.LevelInfo)
+	b, _ := setupRateLimited(t, "shop", ingest.Rate{PerSecond: 1, Burst: 2}, tune)
+	b.forge(t, "shop", 50, 2)
 	for n := range 2 {
 		b.post(t, "shop", b.sign(t, "shop", b.sample(t, "shop", "orders/create", n+1))).receipt(t)
 	}
+	handler, forged := b.server.Handler(), &provider.Delivery{Header: http.Header{}, Body: []byte("{}")}
+	for range 100 {
+		if status := serve(handler, "shop", forged); status != http.StatusTooManyRequests {
+			t.Fatalf("status %d", status)
+		}
+	}
+	logLines := log.withMessage(t, "deliveries are rejected because they exceed the source's rate_limit")
+	if len(logLines) != 1 || !strings.HasPrefix(fmt.Sprint(logLines[0]["remote"]), "192.0.2.") {
+		t.Errorf("log lines: %v", logLines)
+	}
 	// Above the rate no body is read: the client sends no byte of this one.
 	b.serve(t, shortTimeout)
-	a, conn := b.raw(t, "POST /webhooks/shop HTTP/1.1\nHost: postern\nContent-Length: 100000", nil)
+	a, conn := b.raw(t, "/webhooks/shop", nil, "Content-Length: 100000")
 	a.wantProblem(t, http.StatusTooManyRequests, "rate-limited")
 	wantClosed(t, conn)
-	if status := serve(handler, "shop", forged); status != http.StatusTooManyRequests {
-		t.Errorf("status %d", status)
-	}
 }
 
 // A reload of the configuration allows no new burst, unless the rate changes.
 func TestRateLimit_reload_keepsCount(t *testing.T) {
 	t.Parallel()
-	b, _ := setupRateLimited(t, ingest.Rate{PerSecond: 1, Burst: 1}, "many")
-	b.post(t, "many", b.sign(t, "many", lineSample("one"))).receipt(t)
+	b, _ := setupRateLimited(t, "many", ingest.Rate{PerSecond: 1, Burst: 1}, nil)
+	b.postLine(t, "many", "one").receipt(t)
 	b.server.Replace(maps.Clone(b.endpoints))
-	b.post(t, "many", b.sign(t, "many", lineSample("two"))).wantProblem(t, http.StatusTooManyRequests, "rate-limited")
-	other := maps.Clone(b.endpoints)
-	ep := other["many"]
-	ep.Rate.Burst = 5
-	other["many"] = ep
-	b.server.Replace(other)
-	b.post(t, "many", b.sign(t, "many", lineSample("two"))).receipt(t)
-	ep.Rate = ingest.Rate{}
-	without := maps.Clone(b.endpoints)
-	without["many"] = ep
-	b.server.Replace(without)
+	b.postLine(t, "many", "two").wantProblem(t, http.StatusTooManyRequests, "rate-limited")
+	replaceRate := func(rate ingest.Rate) {
+		changed := ingest.Options{Endpoints: maps.Clone(b.endpoints)}
+		changeEndpoint(&changed, "many", func(ep *ingest.Endpoint) { ep.Rate = rate })
+		b.server.Replace(changed.Endpoints)
+	}
+	replaceRate(ingest.Rate{PerSecond: 1, Burst: 5})
+	b.postLine(t, "many", "two").receipt(t)
+	replaceRate(ingest.Rate{})
 	for n := range 10 {
-		b.post(t, "many", b.sign(t, "many", lineSample(fmt.Sprint("free ", n)))).receipt(t)
-	}
-}
-
-// A flood above the rate is one log line.
-func TestRateLimit_flood_isOneLogLine(t *testing.T) {
-	t.Parallel()
-	log, tune := captureLog(0)
-	b := setupIdle(t, testkit.Database(t), func(o *ingest.Options) {
-		tune(o)
-		ep := o.Endpoints["shop"]
-		ep.Rate = ingest.Rate{PerSecond: 1, Burst: 1}
-		o.Endpoints["shop"] = ep
-		o.Now = func() time.Time { return time.Unix(1_800_000_000, 0) }
-	})
-	handler := b.server.Handler()
-	first := b.signAt(t, "shop", b.sample(t, "shop", "orders/create", 1), time.Unix(1_800_000_000, 0))
-	go serve(handler, "shop", first) // it waits in the queue
-	b.waitQueued(t, "shop", 1)
-	for range 100 {
-		if status := serve(handler, "shop", first); status != http.StatusTooManyRequests {
-			t.Fatalf("status %d", status)
-		}
-	}
-	b.run(t)
-	logLines := log.withMessage(t, "deliveries are rejected because they exceed the source's rate_limit")
-	if len(logLines) != 1 || !strings.HasPrefix(fmt.Sprint(logLines[0]["remote"]), "192.0.2.") {
-		t.Errorf("log lines: %v", logLines)
+		b.postLine(t, "many", fmt.Sprint("free ", n)).receipt(t)
 	}
 }

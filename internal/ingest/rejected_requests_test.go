@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +19,6 @@ import (
 	"github.com/postern-gateway/postern/internal/ingest"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
-	"github.com/postern-gateway/postern/internal/testkit/sim"
 )
 
 func TestHandler_wrongPathOrMethod_isRejected(t *testing.T) {
@@ -71,20 +69,19 @@ func TestHandler_contentEncoding_isRejected(t *testing.T) {
 	}
 }
 
-// raw sends bytes over its own connection and reads the response.
-func (b *testBundle) raw(t *testing.T, head string, body io.Reader) (response, net.Conn) {
+// dial opens a connection that ends with the test, at the latest after 30 s.
+func dial(t *testing.T, url string) net.Conn {
 	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	testkit.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	testkit.Must(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
-	if _, err := io.WriteString(conn, strings.ReplaceAll(head, "\n", "\r\n")+"\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	if body != nil {
-		go func() { _, _ = io.Copy(conn, body) }() // the response may come before all bytes are sent
-	}
+	return conn
+}
+
+// readResponse reads the response to a POST.
+func readResponse(t *testing.T, conn net.Conn) response {
+	t.Helper()
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatalf("read response: %v", err)
@@ -93,7 +90,20 @@ func (b *testBundle) raw(t *testing.T, head string, body io.Reader) (response, n
 	if err != nil {
 		t.Fatalf("read response: %v", err)
 	}
-	return response{status: res.StatusCode, header: res.Header, body: text, duration: time.Since(began)}, conn
+	return response{status: res.StatusCode, header: res.Header, body: text}
+}
+
+// raw posts over its own connection, with further headers ("Name: value"), and reads the response.
+func (b *testBundle) raw(t *testing.T, path string, body io.Reader, headers ...string) (response, net.Conn) {
+	t.Helper()
+	conn := dial(t, b.url)
+	head := append([]string{"POST " + path + " HTTP/1.1", "Host: postern"}, headers...)
+	_, err := io.WriteString(conn, strings.Join(head, "\r\n")+"\r\n\r\n")
+	testkit.Must(t, err)
+	if body != nil {
+		go func() { _, _ = io.Copy(conn, body) }() // the response may come before all bytes are sent
+	}
+	return readResponse(t, conn), conn
 }
 
 // wantClosed checks that the server has closed the connection.
@@ -109,12 +119,11 @@ func TestHandler_bodyOverLimit_isRejectedUnread(t *testing.T) {
 	b := setupIdle(t, nil, nil)
 	b.serve(t, shortTimeout)
 	// The client sends no byte of the body, so the response cannot depend on it.
-	a, conn := b.raw(t, "POST /webhooks/stripe HTTP/1.1\nHost: postern\nContent-Length: 10000000000", nil)
+	a, conn := b.raw(t, "/webhooks/stripe", nil, "Content-Length: 10000000000")
 	a.wantProblem(t, 413, "too-large")
 	wantClosed(t, conn)
 	// A client with Expect: 100-continue is not told to continue.
-	a, conn = b.raw(t, "POST /webhooks/stripe HTTP/1.1\nHost: postern\nExpect: 100-continue\nContent-Length: 1048577",
-		nil)
+	a, conn = b.raw(t, "/webhooks/stripe", nil, "Expect: 100-continue", "Content-Length: 1048577")
 	a.wantProblem(t, 413, "too-large")
 	wantClosed(t, conn)
 	b.wantCounter(t, 2, "postern_deliveries_total", "source=stripe", "result=too_large")
@@ -126,20 +135,21 @@ func TestReject_unreadBodyOfLastRequest_connectionEndsInOrder(t *testing.T) {
 	t.Parallel()
 	b := setupIdle(t, nil, nil)
 	b.serve(t, shortTimeout)
-	for name, head := range map[string]string{
-		"body too large": "POST /webhooks/stripe HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: " +
-			"10000000",
-		"chunked too large": "POST /webhooks/stripe HTTP/1.1\nHost: postern\nConnection: close\nTransfer-Encoding: " +
-			"chunked",
-		"encoding": "POST /webhooks/stripe HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: " +
-			"10000000\nContent-Encoding: br",
-		"no such source": "POST /webhooks/none HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: 10000000",
-		"no such route":  "POST /none HTTP/1.1\nHost: postern\nConnection: close\nContent-Length: 10000000",
+	const announced = "Content-Length: 10000000"
+	for name, c := range map[string]struct {
+		path    string
+		headers []string
+	}{
+		"body too large":    {"/webhooks/stripe", []string{announced}},
+		"chunked too large": {"/webhooks/stripe", []string{"Transfer-Encoding: chunked"}},
+		"encoding":          {"/webhooks/stripe", []string{announced, "Content-Encoding: br"}},
+		"no such source":    {"/webhooks/none", []string{announced}},
+		"no such route":     {"/none", []string{announced}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			part := strings.Repeat(fmt.Sprintf("%x\r\n%s\r\n", 1<<16, strings.Repeat("x", 1<<16)), maxBody>>16+1)
-			a, conn := b.raw(t, head, strings.NewReader(part))
+			a, conn := b.raw(t, c.path, strings.NewReader(part), append(c.headers, "Connection: close")...)
 			if a.status/100 != 4 {
 				t.Errorf("status %d, want 4xx", a.status)
 			}
@@ -174,9 +184,8 @@ func TestHandler_chunkedBody_isLimited(t *testing.T) {
 	send(d).wantProblem(t, 413, "too-large")
 	// an endless body is cut off at the limit
 	b.serve(t, shortTimeout) // then the server closes the connection
-	head := "POST /webhooks/stripe HTTP/1.1\nHost: postern\nTransfer-Encoding: chunked"
 	chunk := fmt.Sprintf("%x\r\n%s\r\n", maxBody/4, strings.Repeat("x", maxBody/4))
-	a, conn := b.raw(t, head, strings.NewReader(strings.Repeat(chunk, 5)))
+	a, conn := b.raw(t, "/webhooks/stripe", strings.NewReader(strings.Repeat(chunk, 5)), "Transfer-Encoding: chunked")
 	a.wantProblem(t, 413, "too-large")
 	wantClosed(t, conn)
 	b.wantRows(t, 4, `events`)
@@ -217,10 +226,7 @@ func TestHandler_halfClosedConnection_getsReceipt(t *testing.T) {
 		handler.ServeHTTP(w, r)
 	}))
 	t.Cleanup(web.Close)
-	conn, err := net.Dial("tcp", web.Listener.Addr().String())
-	testkit.Must(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	testkit.Must(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	conn := dial(t, web.URL)
 	d := b.invoice(t, 1)
 	req := httptest.NewRequest(http.MethodPost, "/webhooks/stripe", bytes.NewReader(d.Body))
 	req.Header = d.Header.Clone()
@@ -231,36 +237,20 @@ func TestHandler_halfClosedConnection_getsReceipt(t *testing.T) {
 		t.Fatal("the server does not notice the half-closed connection")
 	}
 	b.run(t) // nothing is written before this
-	res, err := http.ReadResponse(bufio.NewReader(conn), req)
-	if err != nil {
-		t.Fatalf("read response: %v", err)
+	if r := readResponse(t, conn).receipt(t); r.ID == "" || r.Duplicate {
+		t.Errorf("receipt %+v", r)
 	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	testkit.Must(t, err)
-	var r receipt
-	if err := json.Unmarshal(body, &r); err != nil || res.StatusCode != http.StatusOK || r.ID == "" || r.Duplicate {
-		t.Errorf("status %d: %s (%v)", res.StatusCode, body, err)
-	}
-}
-
-// abortingProvider aborts the handler as net/http allows.
-type abortingProvider struct{ sim.Provider }
-
-func (abortingProvider) Name() string { return "aborts" }
-
-func (abortingProvider) Verify(*provider.Source, *provider.Delivery) (provider.Verification, error) {
-	panic(http.ErrAbortHandler)
 }
 
 // An aborted handler is no internal error: the connection is dropped without a response.
 func TestHandler_abortedByProvider_dropsConnection(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(o *ingest.Options) {
-		o.Endpoints["aborts"] = ingest.Endpoint{Provider: abortingProvider{}, MaxBody: maxBody,
-			Config: &provider.Source{Name: "aborts"}}
+		changeEndpoint(o, "panic", func(ep *ingest.Endpoint) {
+			ep.Provider = panickingProvider{value: http.ErrAbortHandler} // as net/http allows
+		})
 	})
-	if a, err := b.try(t.Context(), "aborts", b.invoice(t, 1)); !errors.Is(err, io.EOF) {
+	if a, err := b.try(t.Context(), "panic", b.invoice(t, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("got %d %s, %v; want the connection dropped", a.status, a.body, err)
 	}
 	b.wantCounter(t, 0, "postern_panics_total")
@@ -337,18 +327,14 @@ func TestAllowFrom_proxies_usesSenderAddress(t *testing.T) {
 	}
 }
 
-// setupAllowFrom returns a server whose sources stripe and polite allow few networks.
+// setupAllowFrom returns a server whose sources allow few networks.
 func setupAllowFrom(t *testing.T, proxies []netip.Prefix) (*testBundle, *logBuffer) {
 	t.Helper()
 	log, tune := captureLog(slog.LevelDebug) // level debug shows suppressed lines too
 	return setupIdle(t, nil, func(o *ingest.Options) {
 		tune(o)
 		o.TrustedProxies = proxies
-		for _, name := range []string{"stripe", "polite"} {
-			ep := o.Endpoints[name]
-			ep.AllowFrom = networks("192.0.2.0/24", "2001:db8::/32")
-			o.Endpoints[name] = ep
-		}
+		changeEndpoint(o, "", func(ep *ingest.Endpoint) { ep.AllowFrom = networks("192.0.2.0/24", "2001:db8::/32") })
 	}), log
 }
 
@@ -378,7 +364,7 @@ func TestAllowFrom_otherAddress_isRejected(t *testing.T) {
 	}
 	// An unread body does not delay the response.
 	b.serve(t, shortTimeout)
-	a, conn := b.raw(t, "POST /webhooks/stripe HTTP/1.1\nHost: postern\nTransfer-Encoding: chunked", nil)
+	a, conn := b.raw(t, "/webhooks/stripe", nil, "Transfer-Encoding: chunked")
 	a.wantProblem(t, 403, "forbidden")
 	wantClosed(t, conn)
 	_, _ = io.WriteString(conn, "5\r\nhello\r\n")

@@ -28,21 +28,19 @@ func TestDiagnose_facts_giveProbableCause(t *testing.T) {
 		accepted, first time.Duration
 		want            string
 	}{
-		{"secret changed", "wrong_signature", 40, 40, two, -time.Minute, 0, "since 2026-01-02 14:02:00 UTC every " +
-			"delivery of stripe is rejected (wrong_signature) and none is accepted: the secret was probably changed " +
-			"on " +
-			"one side only"},
+		{"secret changed", "wrong_signature", 40, 40, two, -time.Minute, 0,
+			"since 2026-01-02 14:02:00 UTC every delivery of stripe is rejected (wrong_signature) and none is " +
+				"accepted: the secret was probably changed on one side only"},
 		{"secret changed after forgeries", "wrong_signature", 40, 10, two, -time.Minute, -time.Hour,
 			"the secret was probably changed on one side only"},
 		{"secret changed, one sender", "wrong_signature", 40, 40, one, -time.Minute, 0,
 			"on one side only; if 203.0.113.7 is not the provider, probably a forger"},
 		{"never accepted", "wrong_signature", 3, 3, two, 0, 0, "none is accepted"},
 		{"forger", "wrong_signature", 30, 0, one, time.Minute, 0, "accepted deliveries continue, and all rejected " +
-			"ones " +
-			"come from 203.0.113.7: probably a forger, or a sender with another secret"},
+			"ones come from 203.0.113.7: probably a forger, or a sender with another secret"},
 		{"forger still active", "wrong_signature", 30, 5, one, time.Minute, 0, "accepted deliveries continue"},
-		{"second endpoint", "wrong_signature", 30, 2, two, time.Minute, 0, "come from several senders: probably a " +
-			"second endpoint"},
+		{"second endpoint", "wrong_signature", 30, 2, two, time.Minute, 0,
+			"come from several senders: probably a second endpoint"},
 		{"scanner", "missing_signature", 9, 0, one, time.Minute, 0, "probably a scanner"},
 		{"proxy", "missing_header", 9, 9, one, -time.Minute, 0, "probably a proxy"},
 		{"own clock", "stale_timestamp", 9, 9, one, -time.Minute, 0, "machine's clock is ahead"},
@@ -69,9 +67,9 @@ func TestGroupRejections_stored_areGrouped(t *testing.T) {
 	b := setup(t, nil)
 	number := b.endpoints["stripe"].Number
 	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
-		SELECT $1::int, 'wrong_signature', '', '203.0.113.' || n % 9, '2026-01-02T03:04:05Z'::timestamptz + n * interval
-			'1 s',
-			'{}'::jsonb, 'x'::bytea, CASE WHEN n < 5 THEN 9 ELSE 1 END FROM generate_series(1, 40) n UNION ALL
+		SELECT $1::int, 'wrong_signature', '', '203.0.113.' || n % 9,
+			'2026-01-02T03:04:05Z'::timestamptz + n * interval '1 s', '{}'::jsonb, 'x'::bytea,
+			CASE WHEN n < 5 THEN 9 ELSE 1 END FROM generate_series(1, 40) n UNION ALL
 		SELECT $1::int, 'wrong_signature', '', '2001:db8:1:' || n || '::1', '2026-01-02T04:00:00Z'::timestamptz, '{}',
 			'x', 1
 			FROM generate_series(1, 3) n UNION ALL
@@ -92,9 +90,9 @@ func TestGroupRejections_stored_areGrouped(t *testing.T) {
 	}
 	var got []string
 	for _, g := range page.Items {
-		got = append(got, fmt.Sprint(g.Source, " ", g.Reason, " ", g.Count, " ", g.Truncated, " ", g.FirstAt, " ",
-			g.LastAt,
-			" ", g.AcceptedAt, " ", g.Remotes, " ", g.MoreRemotes, " ", strings.SplitN(g.Diagnosis, " and none", 2)[0]))
+		diagnosis, _, _ := strings.Cut(g.Diagnosis, " and none")
+		got = append(got, fmt.Sprintf("%s %s %d %d %s %s %s %v %d %s", g.Source, g.Reason, g.Count, g.Truncated,
+			g.FirstAt, g.LastAt, g.AcceptedAt, g.Remotes, g.MoreRemotes, diagnosis))
 	}
 	const day = "2026-01-02T"
 	testkit.Equal(t, "groups", []string{
@@ -102,8 +100,7 @@ func TestGroupRejections_stored_areGrouped(t *testing.T) {
 			"03:04:09.000000Z [{198.51.100.1 1} {198.51.100.2 1}] 0 ",
 		"stripe wrong_signature 43 4 " + day + "03:04:06.000000Z " + day + "04:00:00.000000Z " + day +
 			"03:04:09.000000Z [{203.0.113.0/24 40} {2001:db8:1::/48 3}] 0 since 2026-01-02 03:04:10 UTC every " +
-			"delivery of " +
-			"stripe is rejected (wrong_signature)",
+			"delivery of stripe is rejected (wrong_signature)",
 	}, got)
 	page, err = ingest.GroupRejections(t.Context(), b.db.Pool, ingest.RejectionFilter{Source: number,
 		Reason: "wrong_signature", Since: time.Date(2026, 1, 2, 3, 59, 0, 0, time.UTC)})

@@ -71,7 +71,7 @@ func captureLog(level slog.Level) (*logBuffer, func(*ingest.Options)) {
 }
 
 // Each request to a source is one log line, whatever its result is. The line is written before the
-// response, which shows no secret and nothing of the program.
+// response, which shows no secret and nothing of the program. Each batch is one line too.
 func TestHandler_eachRequest_isOneLogLine(t *testing.T) {
 	t.Parallel()
 	log, tune := captureLog(slog.LevelDebug) // level debug shows suppressed lines too
@@ -80,7 +80,7 @@ func TestHandler_eachRequest_isOneLogLine(t *testing.T) {
 	forged.Body = append(forged.Body, ' ')
 	gzipped := b.invoice(t, 2)
 	gzipped.Header.Set("Content-Encoding", "gzip")
-	line := func(text string) *provider.Delivery { return b.sign(t, "many", provider.Sample{Body: []byte(text)}) }
+	line := func(text string) *provider.Delivery { return b.line(t, "many", text) }
 	twelve := "x\na\nb\nc\nd\ne\nf\ng\nh\ni\nj\nk\n"
 	for _, c := range []struct {
 		method, path string
@@ -130,13 +130,7 @@ func TestHandler_eachRequest_isOneLogLine(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestAppender_batch_isOneLogLine(t *testing.T) {
-	t.Parallel()
-	log, tune := captureLog(slog.LevelDebug)
-	b := setup(t, tune)
-	b.post(t, "many", b.sign(t, "many", provider.Sample{Body: []byte("a\nb\na\n")}))
+	b.postLine(t, "many", "one\ntwo\none\n")
 	lines := log.withMessage(t, "appended batch")
 	if len(lines) != 1 || fmt.Sprint(lines[0]["deliveries"], lines[0]["events"], lines[0]["new"]) != "1 3 2" ||
 		lines[0]["level"] != "DEBUG" {
@@ -275,7 +269,7 @@ func TestLogSuppressor_floods_areFewLines(t *testing.T) {
 	old := b.signAt(t, "stripe", b.sample(t, "stripe", "invoice.paid", 2), time.Now().Add(-time.Hour))
 	unsigned := &provider.Delivery{Header: http.Header{}, Body: []byte("{}")}
 	gzipped := &provider.Delivery{Header: http.Header{"Content-Encoding": {"gzip"}}}
-	handshake := b.sign(t, "polite", lineSample("ping"))
+	handshake := b.line(t, "polite", "ping")
 	request := func(method, path string) {
 		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, path, http.NoBody))
 	}

@@ -54,7 +54,8 @@ func sources() map[string]ingest.Endpoint {
 					{Name: "main", Value: []byte(apiToken)}}}},
 		"many":   {Provider: lineProvider{}, MaxBody: maxBody, Config: &provider.Source{Name: "many"}},
 		"polite": {Provider: respondingProvider{}, MaxBody: maxBody, Config: &provider.Source{Name: "polite"}},
-		"panic":  {Provider: panickingProvider{}, MaxBody: maxBody, Config: &provider.Source{Name: "panic"}},
+		"panic": {Provider: panickingProvider{value: "a fault that holds " + stripeSecret}, MaxBody: maxBody,
+			Config: &provider.Source{Name: "panic"}},
 	}
 }
 
@@ -80,6 +81,31 @@ func (b *testBundle) wantPublished(t *testing.T, want int) {
 	})
 }
 
+// numberEndpoints registers the sources, and gives their endpoints the numbers.
+func numberEndpoints(t testing.TB, db *testkit.DB, endpoints map[string]ingest.Endpoint) {
+	t.Helper()
+	names := map[string]string{}
+	for name, ep := range endpoints {
+		names[name] = ep.Provider.Name()
+	}
+	registered, err := events.RegisterSources(t.Context(), db.Pool, names)
+	testkit.Must(t, err)
+	for name, ep := range endpoints {
+		ep.Number = registered.Number[name]
+		endpoints[name] = ep
+	}
+}
+
+// changeEndpoint changes the endpoint of a source, or of each source if the name is empty.
+func changeEndpoint(o *ingest.Options, source string, change func(*ingest.Endpoint)) {
+	for name, ep := range o.Endpoints {
+		if source == "" || name == source {
+			change(&ep)
+			o.Endpoints[name] = ep
+		}
+	}
+}
+
 // setup starts an ingest server behind a real HTTP listener; tune changes its options.
 func setup(t testing.TB, tune func(*ingest.Options)) *testBundle {
 	t.Helper()
@@ -101,16 +127,7 @@ func setupIdle(t testing.TB, db *testkit.DB, tune func(*ingest.Options)) *testBu
 	b := &testBundle{db: db, endpoints: sources(), registry: prometheus.NewRegistry(),
 		published: make(chan stream.Event, 10_000)}
 	if db != nil {
-		names := map[string]string{}
-		for name, ep := range b.endpoints {
-			names[name] = ep.Provider.Name()
-		}
-		registered, err := events.RegisterSources(t.Context(), db.Pool, names)
-		testkit.Must(t, err)
-		for name, ep := range b.endpoints {
-			ep.Number = registered.Number[name]
-			b.endpoints[name] = ep
-		}
+		numberEndpoints(t, db, b.endpoints)
 	}
 	o := ingest.Options{Endpoints: b.endpoints, Logger: slog.New(slog.DiscardHandler), Metrics: b.registry,
 		Now: time.Now,
@@ -206,6 +223,17 @@ func (b *testBundle) sample(t testing.TB, source, eventType string, n int) provi
 func (b *testBundle) sign(t testing.TB, source string, s provider.Sample) *provider.Delivery {
 	t.Helper()
 	return b.signAt(t, source, s, time.Now())
+}
+
+// line returns a delivery of one event, whose key is the body, as the source's provider sends it.
+func (b *testBundle) line(t testing.TB, source, key string) *provider.Delivery {
+	t.Helper()
+	return b.sign(t, source, provider.Sample{Body: []byte(key)})
+}
+
+func (b *testBundle) postLine(t testing.TB, source, key string) response {
+	t.Helper()
+	return b.post(t, source, b.line(t, source, key))
 }
 
 func (b *testBundle) signAt(t testing.TB, source string, s provider.Sample, at time.Time) *provider.Delivery {
@@ -344,12 +372,12 @@ func (b *testBundle) wantCounter(t testing.TB, want float64, name string, labels
 	}
 }
 
-// waitEmpty waits until the spool is empty and the log has that many events.
-func (b *spoolBundle) waitEmpty(t *testing.T, events int) {
+// waitMetric waits until a metric has a value; labels are those of counter.
+func (b *testBundle) waitMetric(t testing.TB, want float64, name string, labels ...string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
-		if n := b.count(t, `SELECT count(*) FROM events`); n != events || b.spool.Stats().Records != 0 {
-			return fmt.Errorf("%d events, want %d, and the spool has %+v", n, events, b.spool.Stats())
+		if n := b.counter(t, name, labels...); n != want {
+			return fmt.Errorf("%s %v is %v, want %v", name, labels, n, want)
 		}
 		return nil
 	})
@@ -367,7 +395,8 @@ func (b *testBundle) waitStatus(t testing.TB, source string, d *provider.Deliver
 	return a
 }
 
-// counter returns the sum of a metric over the series with all labels ("source=stripe").
+// counter returns the sum of a metric over the series with all labels ("source=stripe"). For a
+// histogram, that is the number of observations.
 func (b *testBundle) counter(t testing.TB, name string, labels ...string) (sum float64) {
 	t.Helper()
 	families, err := b.registry.Gather()
@@ -384,7 +413,7 @@ func (b *testBundle) counter(t testing.TB, name string, labels ...string) (sum f
 				}
 			}
 			if matching == len(labels) {
-				sum += m.GetCounter().GetValue()
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			}
 		}
 	}
@@ -406,13 +435,16 @@ func (lineProvider) Identify(_ *provider.Source, d *provider.Delivery) ([]provid
 	return out, nil
 }
 
-// panickingProvider is a provider that panics.
-type panickingProvider struct{ sim.Provider }
+// panickingProvider is a provider that panics with a value.
+type panickingProvider struct {
+	sim.Provider
+	value any
+}
 
 func (panickingProvider) Name() string { return "panics" }
 
-func (panickingProvider) Verify(*provider.Source, *provider.Delivery) (provider.Verification, error) {
-	panic(fmt.Sprintf("a fault that holds %s", stripeSecret))
+func (p panickingProvider) Verify(*provider.Source, *provider.Delivery) (provider.Verification, error) {
+	panic(p.value)
 }
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -48,7 +48,7 @@ func setupDraining(t *testing.T, db *testkit.DB, deliveries int, between func(di
 	t.Run("spooled", func(t *testing.T) {
 		b := start(t, func(o *ingest.Options) { o.DatabaseUnchecked = true })
 		for i := range deliveries {
-			b.post(t, "many", b.sign(t, "many", lineSample(fmt.Sprint(i)))).wantSpooled(t, fmt.Sprint(i))
+			b.postSpooled(t, "many", fmt.Sprint(i))
 		}
 	})
 	between(dir)
@@ -92,12 +92,8 @@ func (d *drainingGateway) waitReported(t *testing.T, remaining int, within time.
 		if n := d.count(t, `SELECT count(*) FROM spools WHERE spool = 'mine' AND deliveries = $1
 			AND drained_at = '-infinity' AND reported_at > clock_now() - interval '1 minute'
 			AND reported_at - oldest_at BETWEEN '1 microsecond' AND $2`, remaining, within); n != 1 {
-			var row string
-			if err := d.db.Pool.QueryRow(t.Context(),
-				`SELECT coalesce(string_agg(s::text, ' '), '') FROM spools s`).Scan(&row); err != nil {
-				return err
-			}
-			return fmt.Errorf("%d records are not reported, but %s", remaining, row)
+			return fmt.Errorf("%d records are not reported, but %v", remaining,
+				d.db.QueryStrings(t, `SELECT s::text FROM spools s`))
 		}
 		return nil
 	})
@@ -108,17 +104,14 @@ func (d *drainingGateway) waitReported(t *testing.T, remaining int, within time.
 func TestSpoolStatus_draining_isReported(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	clock := func(ahead string) {
-		db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT
-			clock_timestamp() + interval '`+ahead+`'$$`)
-	}
 	began := time.Now()
-	clock("1 minute") // the gateway's clock is behind, which must not make records older
+	// the gateway's clock is behind, which must not make records older
+	db.ReplaceClock(t, `clock_timestamp() + interval '1 minute'`)
 	b := setupDraining(t, db, 4, func(string) {}, func(*ingest.Options) {})
 	b.waitReported(t, 4, time.Since(began)+time.Second) // before anything is drained
 	b.drainNext(t)
 	b.waitReported(t, 3, time.Since(began)+time.Minute/2)
-	clock("7 minutes")
+	db.ReplaceClock(t, `clock_timestamp() + interval '7 minutes'`)
 	b.waitReported(t, 3, time.Since(began)+time.Minute/2) // however long one batch takes
 	if _, err := redaction.RemoveSpool(t.Context(), db.Role(t, "operator"), "mine", false); !errors.Is(err,
 		events.ErrInvalid) || !strings.Contains(err.Error(), "was reported at") {
@@ -149,13 +142,7 @@ func TestSpoolStatus_reportFails_drainContinues(t *testing.T) {
 	db.Exec(t, `GRANT UPDATE ON spools TO postern_gateway`)
 	b.waitReported(t, 4, time.Minute)
 	lock := testkit.OpenTx(t, db.Pool, `SELECT 1 FROM spools FOR UPDATE`)
-	testkit.Eventually(t, 30*time.Second, func() error {
-		if n := b.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND wait_event_type = 'Lock' AND query LIKE '%INTO spools%'`); n == 0 {
-			return errors.New("no report waits for the lock")
-		}
-		return nil
-	})
+	b.waitRows(t, 1, blocked+` AND query LIKE '%INTO spools%'`)
 	b.drainNext(t)
 	b.drainNext(t)
 	testkit.Must(t, lock.Rollback(t.Context()))
@@ -194,10 +181,7 @@ func setupUncheckedDatabase(t *testing.T) (b *testBundle, confirm func()) {
 	numbered := map[string]ingest.Endpoint{}
 	b = setupIdle(t, testkit.Database(t), func(o *ingest.Options) {
 		maps.Copy(numbered, o.Endpoints)
-		for name, ep := range o.Endpoints {
-			ep.Number = 0
-			o.Endpoints[name] = ep
-		}
+		changeEndpoint(o, "", func(ep *ingest.Endpoint) { ep.Number = 0 })
 		o.SpoolName = "mine"
 		o.Spool, o.DatabaseUnchecked = openSpool(t, t.TempDir(), 1<<30), true
 	})
@@ -215,7 +199,7 @@ func TestConfirmDatabase_requestInProgress_isStored(t *testing.T) {
 	t.Parallel()
 	b, confirm := setupUncheckedDatabase(t)
 	b.run(t)
-	d := b.sign(t, "many", lineSample("between"))
+	d := b.line(t, "many", "between")
 	body, sender := io.Pipe()
 	req := httptest.NewRequest(http.MethodPost, "/webhooks/many", body)
 	req.Header = d.Header.Clone()
@@ -241,33 +225,25 @@ func TestConfirmDatabase_requestInProgress_isStored(t *testing.T) {
 }
 
 // Rejections before the database is confirmed wait, and are stored under their source's number.
-// They are not stored if the gateway ends before that.
 func TestConfirmDatabase_rejections_areStoredLater(t *testing.T) {
 	t.Parallel()
-	forged := func(b *testBundle) {
-		d := b.invoice(t, 1)
-		d.Header.Del("Stripe-Signature")
-		b.post(t, "stripe", d).wantProblem(t, 401, "unauthenticated")
-	}
-	b, _ := setupUncheckedDatabase(t)
-	forged(b)
-	t.Run("ends before", func(t *testing.T) { b.run(t) })
-	b.wantRows(t, 0, `rejections`)
-	b.wantCounter(t, 1, "postern_rejections_dropped_total", "source=stripe")
-	var confirm func()
-	b, confirm = setupUncheckedDatabase(t)
-	forged(b)
+	b, confirm := setupUncheckedDatabase(t)
+	b.forge(t, "stripe", 1, 2)
 	confirm()
 	b.run(t)
 	b.waitRows(t, 1, `rejections`)
 	b.wantRows(t, 1, `rejections r JOIN sources s ON s.number = r.source WHERE s.name = 'stripe'`)
 }
 
-// If a gateway ends before the database is confirmed, it does not delete the spool's status.
-func TestConfirmDatabase_neverCalled_keepsSpoolStatus(t *testing.T) {
+// If a gateway ends before the database is confirmed, it stores no rejections, and it does not
+// delete the spool's status.
+func TestConfirmDatabase_neverCalled_changesNoTable(t *testing.T) {
 	t.Parallel()
 	b, _ := setupUncheckedDatabase(t)
 	b.db.Exec(t, `INSERT INTO spools (spool, location, drained_at) VALUES ('mine', 'here', '-infinity')`)
+	b.forge(t, "stripe", 1, 2)
 	t.Run("ends before", func(t *testing.T) { b.run(t) })
+	b.wantRows(t, 0, `rejections`)
+	b.wantCounter(t, 1, "postern_rejections_dropped_total", "source=stripe")
 	b.wantRows(t, 1, `spools`)
 }

@@ -3,7 +3,6 @@ package ingest_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/ingest"
-	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/spool"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -69,7 +67,44 @@ func (a response) wantSpooled(t *testing.T, key string) {
 	}
 }
 
-func lineSample(key string) provider.Sample { return provider.Sample{Body: []byte(key)} }
+// postSpooled posts a delivery of one event, which must be spooled.
+func (b *testBundle) postSpooled(t *testing.T, source, key string) {
+	t.Helper()
+	b.postLine(t, source, key).wantSpooled(t, key)
+}
+
+// spoolConcurrently sends deliveries "during 0" and so on, which must be spooled within a time. The
+// function wait waits for the responses.
+func (b *testBundle) spoolConcurrently(t *testing.T, count int, within time.Duration) (wait func()) {
+	t.Helper()
+	var group sync.WaitGroup
+	for n := range count {
+		group.Go(func() {
+			key := fmt.Sprint("during ", n)
+			a, err := b.try(t.Context(), "many", b.line(t, "many", key))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			a.wantSpooled(t, key)
+			if a.duration > within {
+				t.Errorf("%s took %s", key, a.duration)
+			}
+		})
+	}
+	return group.Wait
+}
+
+// waitEmpty waits until the spool is empty and the log has that many events.
+func (b *spoolBundle) waitEmpty(t *testing.T, events int) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := b.count(t, `SELECT count(*) FROM events`); n != events || b.spool.Stats().Records != 0 {
+			return fmt.Errorf("%d events, want %d, and the spool has %+v", n, events, b.spool.Stats())
+		}
+		return nil
+	})
+}
 
 // If connections are refused or stall, deliveries are acknowledged within 5 s. They are in the log
 // once when the database is available again.
@@ -79,30 +114,15 @@ func TestSpool_databaseUnavailable_acknowledgesAndAppendsLater(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			b := setupSpool(t, nil)
-			b.post(t, "many", b.sign(t, "many", lineSample("before"))).receipt(t)
+			b.postLine(t, "many", "before").receipt(t)
 			if how == "refused" {
 				b.proxy.Cut()
 			} else {
 				b.proxy.Stall()
 			}
-			var wg sync.WaitGroup
-			for i := range 40 {
-				wg.Go(func() {
-					key := fmt.Sprint("during ", i)
-					a, err := b.try(t.Context(), "many", b.sign(t, "many", lineSample(key)))
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					a.wantSpooled(t, key)
-					if a.duration > 5*time.Second {
-						t.Errorf("%s took %s", key, a.duration)
-					}
-				})
-			}
-			wg.Wait()
+			b.spoolConcurrently(t, 40, 5*time.Second)()
 			// it is unknown whether it was stored
-			b.post(t, "many", b.sign(t, "many", lineSample("during 3"))).wantSpooled(t, "during 3")
+			b.postSpooled(t, "many", "during 3")
 			b.proxy.Restore()
 			b.waitEmpty(t, 41)
 			b.wantRows(t, 41, `events WHERE origin = 'webhook' AND verification <> '{}' AND body IS NOT NULL`)
@@ -110,31 +130,6 @@ func TestSpool_databaseUnavailable_acknowledgesAndAppendsLater(t *testing.T) {
 			b.wantAppended(t, "after")
 			b.wantQuarantined(t, 0)
 		})
-	}
-}
-
-// The next gateway on the same disk appends what an earlier one spooled.
-func TestSpool_nextProcess_appendsRecords(t *testing.T) {
-	t.Parallel()
-	db := testkit.Database(t)
-	dir := t.TempDir()
-	t.Run("first", func(t *testing.T) {
-		proxy, connect := proxiedPool(t, db)
-		b := setupOn(t, db, func(o *ingest.Options) { connect(o); o.Spool = openSpool(t, dir, 1<<30) })
-		proxy.Cut()
-		for i := range 5 {
-			key := fmt.Sprint(i)
-			b.post(t, "many", b.sign(t, "many", lineSample(key))).wantSpooled(t, key)
-		}
-		invalidUTF8 := "\xff is no \xfe UTF-8"
-		if a := b.post(t, "many", b.sign(t, "many", lineSample(invalidUTF8))); a.status != 200 {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-	})
-	b := setupOn(t, db, func(o *ingest.Options) { o.Spool = openSpool(t, dir, 1<<30) })
-	b.waitRows(t, 6, `events`)
-	if r := b.post(t, "many", b.sign(t, "many", lineSample("\xff is no \xfe UTF-8"))).receipt(t); !r.Duplicate {
-		t.Errorf("its key was changed in the spool: %+v", r)
 	}
 }
 
@@ -146,18 +141,12 @@ func TestSpool_fullOrNotAllowed_is503(t *testing.T) {
 	b := setupOn(t, db, func(o *ingest.Options) {
 		connect(o)
 		o.Spool = openSpool(t, t.TempDir(), 2048)
-		final := o.Endpoints["polite"]
-		final.RequireCommit = true
-		o.Endpoints["polite"] = final
+		changeEndpoint(o, "polite", func(ep *ingest.Endpoint) { ep.RequireCommit = true })
 	})
 	proxy.Cut()
-	b.post(t, "many", b.sign(t, "many", lineSample("small"))).wantSpooled(t, "small")
-	a := b.post(t, "many", b.sign(t, "many", lineSample(strings.Repeat("x", 5000))))
-	a.wantProblem(t, 503, "unavailable")
-	if a.header.Get("Retry-After") == "" {
-		t.Error("no Retry-After")
-	}
-	b.post(t, "polite", b.sign(t, "polite", lineSample("final"))).wantProblem(t, 503, "unavailable")
+	b.postSpooled(t, "many", "small")
+	b.postLine(t, "many", strings.Repeat("x", 5000)).wantProblem(t, 503, "unavailable")
+	b.postLine(t, "polite", "final").wantProblem(t, 503, "unavailable")
 }
 
 // Records that the log rejects are quarantined: an event that violates a constraint, and one of a
@@ -169,7 +158,7 @@ func TestSpool_recordRejectedByLog_isQuarantined(t *testing.T) {
 	b.proxy.Cut()
 	for key, source := range map[string]string{"one": "polite", "bad": "polite", "two": "polite",
 		"of another": "many"} {
-		b.post(t, source, b.sign(t, source, lineSample(key))).wantSpooled(t, key)
+		b.postSpooled(t, source, key)
 	}
 	b.db.Exec(t, `UPDATE sources SET provider = 'other' WHERE name = 'many'`)
 	b.proxy.Restore()
@@ -204,7 +193,7 @@ func TestSpool_drainFails_newDeliveriesAreAppended(t *testing.T) {
 		RAISE 'trouble'; END IF; RETURN new; END $$`)
 	b.db.Exec(t, `CREATE TRIGGER trouble BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION trouble()`)
 	b.proxy.Cut()
-	b.post(t, "many", b.sign(t, "many", lineSample("bad"))).wantSpooled(t, "bad")
+	b.postSpooled(t, "many", "bad")
 	b.proxy.Restore()
 	b.wantAppended(t, "good")
 	b.db.Exec(t, `DROP TRIGGER trouble ON events`)
@@ -215,7 +204,7 @@ func TestSpool_drainFails_newDeliveriesAreAppended(t *testing.T) {
 func (b *spoolBundle) wantAppended(t *testing.T, key string) {
 	t.Helper()
 	testkit.Eventually(t, 30*time.Second, func() error {
-		if a := b.post(t, "polite", b.sign(t, "polite", lineSample(key))); !strings.Contains(string(a.body), `"id"`) {
+		if a := b.postLine(t, "polite", key); !strings.Contains(string(a.body), `"id"`) {
 			return fmt.Errorf("%d %s", a.status, a.body)
 		}
 		return nil
@@ -260,15 +249,14 @@ func TestSpool_databaseAndDiskStall_is503(t *testing.T) {
 		}
 		o.Settings.Deadline = 3 * time.Second
 	})
-	b.post(t, "many", b.sign(t, "many", lineSample("before"))).receipt(t)
+	b.postLine(t, "many", "before").receipt(t)
 	b.proxy.Cut()
 	for n := range 5 {
-		key := fmt.Sprint("kept ", n)
-		b.post(t, "many", b.sign(t, "many", lineSample(key))).wantSpooled(t, key)
+		b.postSpooled(t, "many", fmt.Sprint("kept ", n))
 	}
 	disk.Lock()
 	for n := range 20 {
-		a := b.post(t, "many", b.sign(t, "many", lineSample("again")))
+		a := b.postLine(t, "many", "again")
 		a.wantProblem(t, 503, "unavailable")
 		if n > 2 && a.duration > 2*time.Second { // the first of them finds out
 			t.Errorf("a rejection took %s", a.duration)
@@ -278,7 +266,7 @@ func TestSpool_databaseAndDiskStall_is503(t *testing.T) {
 		t.Error("it is ready")
 	}
 	disk.Unlock()
-	b.waitStatus(t, "many", b.sign(t, "many", lineSample("again")), 200)
+	b.waitStatus(t, "many", b.line(t, "many", "again"), 200)
 	b.proxy.Restore()
 	b.waitEmpty(t, 7)
 	b.wantRows(t, 7, `events WHERE event_id = convert_from(body, 'UTF8')`)
@@ -301,36 +289,32 @@ func TestSpoolStatus_recordsOfEarlierProcess_isReportedBeforeDrain(t *testing.T)
 			}
 			t.Run("spooled", func(t *testing.T) {
 				b := start(t, true)
-				b.post(t, "many", b.sign(t, "many", lineSample("one"))).wantSpooled(t, "one")
+				b.postSpooled(t, "many", "one")
 			})
 			held := testkit.OpenTx(t, db.Pool, `LOCK TABLE events IN ACCESS EXCLUSIVE MODE`)
 			release := func() { _ = held.Rollback(context.Background()) }
 			b := start(t, unchecked)
 			t.Cleanup(release)
-			registered := func() error {
-				if n := b.count(t, `SELECT count(*) FROM spools WHERE spool = 'mine' AND
-					drained_at = '-infinity'`); n != 1 {
-					return fmt.Errorf("redactions wait for %d spools", n)
-				}
-				return nil
-			}
+			const registered = `spools WHERE spool = 'mine' AND drained_at = '-infinity'`
 			if unchecked {
-				testkit.Must(t, errors.Join(b.server.ConfirmDatabase(t.Context()), registered()))
+				testkit.Must(t, b.server.ConfirmDatabase(t.Context()))
+				b.wantRows(t, 1, registered)
 			}
-			testkit.Eventually(t, 30*time.Second, registered)
+			b.waitRows(t, 1, registered)
 			release()
 			b.waitRows(t, 1, `spools, events WHERE drained_at > '-infinity'`)
 		})
 	}
 }
 
-// The database knows whether all deliveries acknowledged by some time are in the log: while the
-// gateway runs, after it ended with an empty spool, and after it ended with records in it.
+// The next gateway on the same disk appends what an earlier one spooled. The database knows whether
+// all deliveries acknowledged by some time are in the log: while the gateway runs, after it ended
+// with an empty spool, and after it ended with records in it.
 func TestSpoolStatus_gatewayEnds_isDeletedOnlyIfEmpty(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	proxy, connect := proxiedPool(t, db)
-	dir := t.TempDir()
+	dir, invalidUTF8 := t.TempDir(), "\xff is no \xfe UTF-8"
 	start := func(t *testing.T) *testBundle {
 		return setupOn(t, db, func(o *ingest.Options) {
 			connect(o)
@@ -342,29 +326,22 @@ func TestSpoolStatus_gatewayEnds_isDeletedOnlyIfEmpty(t *testing.T) {
 		b.waitRows(t, 1, `spools WHERE spool = 'mine' AND location = 'here:/spool' AND drained_at > $1
 			AND reported_at = drained_at AND deliveries = 0 AND bytes = 0`, since)
 	}
-	now := func() (at time.Time) {
-		testkit.Must(t, db.Pool.QueryRow(t.Context(), `SELECT clock_now()`).Scan(&at))
-		return at
-	}
 	var spooledAt time.Time
+	now := func() { testkit.Must(t, db.Pool.QueryRow(t.Context(), `SELECT clock_now()`).Scan(&spooledAt)) }
 	t.Run("with records", func(t *testing.T) {
 		b := start(t)
 		waitReportedEmpty(t, b, time.Unix(0, 0))
 		proxy.Cut()
-		for i := range 3 {
-			b.post(t, "many", b.sign(t, "many", lineSample(fmt.Sprint(i)))).wantSpooled(t, fmt.Sprint(i))
+		for i := range 2 {
+			b.postSpooled(t, "many", fmt.Sprint(i))
 		}
-		spooledAt = now()
+		if a := b.postLine(t, "many", invalidUTF8); a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+		now()
 	})
-	var left int
-	count := func() {
-		t.Helper()
-		testkit.Must(t, db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM spools WHERE drained_at < $1`,
-			spooledAt).Scan(&left))
-	}
-	if count(); left != 1 {
-		t.Errorf("redactions wait for %d spools after a gateway ended with records in its spool", left)
-	}
+	const waiting = `spools WHERE drained_at < $1` // a redaction waits for these
+	db.WantRows(t, 1, waiting, spooledAt)
 	db.Exec(t, `DELETE FROM spools`)
 	db.Exec(t, `REVOKE INSERT ON events FROM postern_gateway`)
 	proxy.Restore()
@@ -373,17 +350,16 @@ func TestSpoolStatus_gatewayEnds_isDeletedOnlyIfEmpty(t *testing.T) {
 		b.waitRows(t, 1, `spools WHERE drained_at = '-infinity' AND deliveries = 3 AND bytes > 3
 			AND reported_at > registered_at - interval '1 h'`)
 	})
-	if count(); left != 1 {
-		t.Errorf("redactions wait for %d spools after a gateway ended with a record that it could not append", left)
-	}
+	db.WantRows(t, 1, waiting, spooledAt)
 	db.Exec(t, `GRANT INSERT ON events TO postern_gateway`)
 	t.Run("with an empty spool", func(t *testing.T) {
 		b := start(t)
 		waitReportedEmpty(t, b, spooledAt)
 		b.wantRows(t, 3, `events`)
+		if r := b.postLine(t, "many", invalidUTF8).receipt(t); !r.Duplicate {
+			t.Errorf("its key was changed in the spool: %+v", r)
+		}
 	})
-	spooledAt = now()
-	if count(); left != 0 {
-		t.Errorf("redactions wait for %d spools after a gateway ended with an empty spool", left)
-	}
+	now()
+	db.WantRows(t, 0, waiting, spooledAt)
 }
