@@ -362,4 +362,9 @@ func TestSpoolStatus_gatewayEnds_isDeletedOnlyIfEmpty(t *testing.T) {
 	})
 	now()
 	db.WantRows(t, 0, waiting, spooledAt)
+	t.Run("with an empty spool, without the database", func(t *testing.T) {
+		waitReportedEmpty(t, start(t), spooledAt)
+		proxy.Cut()
+	})
+	db.WantRows(t, 1, `spools`)
 }
