@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -24,24 +22,17 @@ func TestFingerprint_parts_differ(t *testing.T) {
 	}
 }
 
-type keyEnv struct {
-	db       *testkit.DB
-	operator *pgxpool.Pool
-}
-
-func setupKeys(t *testing.T) *keyEnv {
+func setupKeys(t *testing.T) *testBundle {
 	t.Helper()
-	b := &keyEnv{db: testkit.Database(t)}
-	b.operator = b.db.Role(t, "operator")
+	b := setup(t)
 	b.db.Exec(t, `CREATE TABLE done (n int); GRANT ALL ON done TO postern_operator`)
 	return b
 }
 
 // advanceClock moves the database's clock.
-func (b *keyEnv) advanceClock(t *testing.T, by string) {
+func (b *testBundle) advanceClock(t *testing.T, by string) {
 	t.Helper()
-	b.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT
-		clock_timestamp() + interval '`+by+`'$$`)
+	b.db.ReplaceClock(t, "clock_timestamp() + interval '"+by+"'")
 }
 
 func request(body string) adminauth.KeyedRequest {
@@ -51,7 +42,7 @@ func request(body string) adminauth.KeyedRequest {
 var response = adminauth.StoredResponse{Status: 200, ContentType: "application/json", Body: []byte("{}\n")}
 
 // execute simulates a request and stores its response in one transaction.
-func (b *keyEnv) execute(ctx context.Context, c *adminauth.KeyClaim) error {
+func (b *testBundle) execute(ctx context.Context, c *adminauth.KeyClaim) error {
 	return pgx.BeginFunc(ctx, b.operator, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `INSERT INTO postern.done VALUES (1)`); err != nil {
 			return err
@@ -60,12 +51,7 @@ func (b *keyEnv) execute(ctx context.Context, c *adminauth.KeyClaim) error {
 	})
 }
 
-func (b *keyEnv) executions(t *testing.T) string {
-	t.Helper()
-	return b.db.QueryStrings(t, `SELECT count(*)::text FROM done`)[0]
-}
-
-func (b *keyEnv) begin(t *testing.T, r adminauth.KeyedRequest, want error) (*adminauth.KeyClaim,
+func (b *testBundle) begin(t *testing.T, r adminauth.KeyedRequest, want error) (*adminauth.KeyClaim,
 	*adminauth.StoredResponse) {
 	t.Helper()
 	c, a, err := adminauth.BeginRequest(t.Context(), b.operator, r)
@@ -75,28 +61,31 @@ func (b *keyEnv) begin(t *testing.T, r adminauth.KeyedRequest, want error) (*adm
 	return c, a
 }
 
+// beginFirst expects that no request has the key.
+func (b *testBundle) beginFirst(t *testing.T, r adminauth.KeyedRequest) *adminauth.KeyClaim {
+	t.Helper()
+	c, stored := b.begin(t, r, nil)
+	if c == nil || stored != nil {
+		t.Fatalf("the response of an earlier request: %+v", stored)
+	}
+	return c
+}
+
 func TestBeginRequest_sameKey_executesOnce(t *testing.T) {
 	t.Parallel()
 	b := setupKeys(t)
-	c, _ := b.begin(t, request("a"), nil)
+	c := b.beginFirst(t, request("a"))
 	b.begin(t, request("a"), adminauth.ErrInProgress)
 	b.begin(t, request("b"), adminauth.ErrKeyReused)
-	mustSucceed(t, b.execute(t.Context(), c))
-	if err := c.Release(t.Context(), b.operator); err != nil { // it does not delete the response
-		t.Fatal(err)
-	}
-	if _, got := b.begin(t, request("a"), nil); cmp.Diff(&response, got) != "" {
-		t.Errorf("response %+v", got)
-	}
+	testkit.Must(t, b.execute(t.Context(), c))
+	testkit.Must(t, c.Release(t.Context(), b.operator)) // it does not delete the response
+	_, got := b.begin(t, request("a"), nil)
+	testkit.Equal(t, "response", &response, got)
 	b.begin(t, request("b"), adminauth.ErrKeyReused)
 	other := request("a")
 	other.Scope = "bob POST /x"
-	if c, got := b.begin(t, other, nil); c == nil || got != nil {
-		t.Errorf("the key of another caller: %+v", got)
-	}
-	if b.executions(t) != "1" {
-		t.Errorf("executed %s times", b.executions(t))
-	}
+	b.beginFirst(t, other)
+	b.db.WantRows(t, 1, "done")
 }
 
 // A process that dies between the claim and the end of the transaction has changed nothing. Its key
@@ -104,25 +93,24 @@ func TestBeginRequest_sameKey_executesOnce(t *testing.T) {
 func TestBeginRequest_expiredLease_isTakenOver(t *testing.T) {
 	t.Parallel()
 	b := setupKeys(t)
-	dead, _ := b.begin(t, request("a"), nil)
+	dead := b.beginFirst(t, request("a"))
 	b.advanceClock(t, "59 seconds")
 	b.begin(t, request("a"), adminauth.ErrInProgress)
 	b.advanceClock(t, "61 seconds")
 	b.begin(t, request("b"), adminauth.ErrKeyReused)
-	next, _ := b.begin(t, request("a"), nil)
-	if err := b.execute(t.Context(), dead); !errors.Is(err, adminauth.ErrInProgress) || b.executions(t) != "0" {
-		t.Errorf("a request that lost its key: %v, executed %s times", err, b.executions(t))
+	next := b.beginFirst(t, request("a"))
+	loses := func(executions int) {
+		t.Helper()
+		if err := b.execute(t.Context(), dead); !errors.Is(err, adminauth.ErrInProgress) {
+			t.Errorf("a request that lost its key: %v", err)
+		}
+		b.db.WantRows(t, executions, "done")
 	}
-	if err := dead.Release(t.Context(), b.operator); err != nil { // and does not release the key of the next request
-		t.Fatal(err)
-	}
+	loses(0)
+	testkit.Must(t, dead.Release(t.Context(), b.operator)) // it does not release the key of the next request
 	b.begin(t, request("a"), adminauth.ErrInProgress)
-	if err := b.execute(t.Context(), next); err != nil || b.executions(t) != "1" {
-		t.Errorf("%v, executed %s times", err, b.executions(t))
-	}
-	if err := b.execute(t.Context(), dead); !errors.Is(err, adminauth.ErrInProgress) || b.executions(t) != "1" {
-		t.Errorf("after the next: %v, executed %s times", err, b.executions(t))
-	}
+	testkit.Must(t, b.execute(t.Context(), next))
+	loses(1)
 }
 
 // A request that takes over a key while the first one is about to commit waits for the commit, and
@@ -130,14 +118,9 @@ func TestBeginRequest_expiredLease_isTakenOver(t *testing.T) {
 func TestBeginRequest_takeoverDuringCommit_returnsResponse(t *testing.T) {
 	t.Parallel()
 	b := setupKeys(t)
-	c, _ := b.begin(t, request("a"), nil)
-	tx, err := b.operator.Begin(t.Context())
-	mustSucceed(t, err)
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), `SET LOCAL idle_in_transaction_session_timeout = 0`); err != nil {
-		t.Fatal(err)
-	}
-	mustSucceed(t, c.StoreResponse(t.Context(), tx, response))
+	c := b.beginFirst(t, request("a"))
+	tx := testkit.OpenTx(t, b.operator, `SET LOCAL idle_in_transaction_session_timeout = 0`)
+	testkit.Must(t, c.StoreResponse(t.Context(), tx, response))
 	b.advanceClock(t, "61 seconds")
 	got := make(chan string, 1)
 	go func() {
@@ -152,7 +135,7 @@ func TestBeginRequest_takeoverDuringCommit_returnsResponse(t *testing.T) {
 		}
 		return nil
 	})
-	mustSucceed(t, tx.Commit(t.Context()))
+	testkit.Must(t, tx.Commit(t.Context()))
 	if text := <-got; text != "true <nil>" {
 		t.Error(text)
 	}
@@ -161,39 +144,27 @@ func TestBeginRequest_takeoverDuringCommit_returnsResponse(t *testing.T) {
 func TestRelease_key_isFree(t *testing.T) {
 	t.Parallel()
 	b := setupKeys(t)
-	c, _ := b.begin(t, request("a"), nil)
-	mustSucceed(t, c.Release(t.Context(), b.operator))
+	testkit.Must(t, b.beginFirst(t, request("a")).Release(t.Context(), b.operator))
 	b.begin(t, request("b"), adminauth.ErrKeyReused)
-	if c, a := b.begin(t, request("a"), nil); c == nil || a != nil {
-		t.Errorf("%+v", a)
-	}
+	b.beginFirst(t, request("a"))
 }
 
 func TestDeleteExpiredKeys_afterOneDay_areDeleted(t *testing.T) {
 	t.Parallel()
 	b := setupKeys(t)
-	c, _ := b.begin(t, request("a"), nil)
-	mustSucceed(t, b.execute(t.Context(), c))
-	b.advanceClock(t, "23 hours 59 minutes")
-	if n, err := adminauth.DeleteExpiredKeys(t.Context(), b.operator); n != 0 || err != nil {
-		t.Errorf("deleted %d, %v", n, err)
+	deletes := func(want int64) {
+		t.Helper()
+		n, err := adminauth.DeleteExpiredKeys(t.Context(), b.operator)
+		if testkit.Must(t, err); n != want {
+			t.Errorf("deleted %d, want %d", n, want)
+		}
 	}
+	testkit.Must(t, b.execute(t.Context(), b.beginFirst(t, request("a"))))
+	b.advanceClock(t, "23 hours 59 minutes")
+	deletes(0)
 	b.begin(t, request("b"), adminauth.ErrKeyReused)
 	b.advanceClock(t, "24 hours")
-	c, a := b.begin(t, request("b"), nil) // also before it is deleted
-	if c == nil || a != nil {
-		t.Errorf("an expired response: %+v", a)
-	}
+	b.beginFirst(t, request("b")) // also before it is deleted
 	b.advanceClock(t, "48 hours 1 minute")
-	if n, err := adminauth.DeleteExpiredKeys(t.Context(), b.operator); n != 1 || err != nil {
-		t.Errorf("deleted %d, %v", n, err)
-	}
-}
-
-// must fails the test on an error.
-func mustSucceed(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	deletes(1)
 }

@@ -41,10 +41,31 @@ func setup(t *testing.T) *testBundle {
 func (b *testBundle) create(t *testing.T, name string, role adminauth.Role, expires time.Time) string {
 	t.Helper()
 	secret, _, err := adminauth.CreateToken(t.Context(), b.operator, name, role, "ada", expires)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	return secret
+}
+
+// revoke revokes the token one.
+func (b *testBundle) revoke(t *testing.T) *adminauth.Token {
+	t.Helper()
+	revoked, err := adminauth.RevokeToken(t.Context(), b.operator, "one")
+	testkit.Must(t, err)
+	return revoked
+}
+
+// accepts expects that the cache accepts a token.
+func (b *testBundle) accepts(t *testing.T, secret string) {
+	t.Helper()
+	_, _, err := b.cache.Check(t.Context(), secret)
+	testkit.Must(t, err)
+}
+
+// rejects expects that the cache does not know a token.
+func (b *testBundle) rejects(t *testing.T, secret string) {
+	t.Helper()
+	if _, _, err := b.cache.Check(t.Context(), secret); !errors.Is(err, adminauth.ErrUnknownToken) {
+		t.Errorf("%q: %v", secret, err)
+	}
 }
 
 // check uses a new cache without any tokens.
@@ -65,9 +86,7 @@ func TestTokenCache_token_returnsNameAndRole(t *testing.T) {
 	}
 	for _, wrong := range []string{"", "postern_", reader[:len(reader)-1], reader + "A", strings.ToLower(reader),
 		"x" + reader, reader[:len(reader)-1] + "!"} {
-		if _, _, err := b.cache.Check(t.Context(), wrong); !errors.Is(err, adminauth.ErrUnknownToken) {
-			t.Errorf("%q: %v", wrong, err)
-		}
+		b.rejects(t, wrong)
 	}
 	if !regexp.MustCompile(`^postern_[A-Z2-7]{52}$`).MatchString(reader) || reader == operator {
 		t.Errorf("a token is %s", reader)
@@ -79,13 +98,9 @@ func TestCreateToken_secret_isNotStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	secret := b.create(t, "one", adminauth.Reader, time.Time{})
-	if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
-		t.Fatal(err)
-	}
+	b.accepts(t, secret)
 	dump, err := exec.CommandContext(t.Context(), "pg_dump", "--data-only", "--dbname", b.db.URL).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(t, err)
 	sum := sha256.Sum256([]byte(secret))
 	if strings.Contains(string(dump), secret[8:20]) || !strings.Contains(string(dump), hex.EncodeToString(sum[:])) {
 		t.Error("the dump holds a token, or not its digest")
@@ -95,19 +110,13 @@ func TestCreateToken_secret_isNotStored(t *testing.T) {
 func TestRevokeToken_isRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	secret := b.create(t, "gone", adminauth.Operator, time.Time{})
-	if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
-		t.Fatal(err)
+	secret := b.create(t, "one", adminauth.Operator, time.Time{})
+	b.accepts(t, secret)
+	revoked := b.revoke(t)
+	if revoked.InForce || revoked.RevokedAt.IsZero() || revoked.UsedOn != time.Now().UTC().Format(time.DateOnly) {
+		t.Errorf("%+v", revoked)
 	}
-	revoked, err := adminauth.RevokeToken(t.Context(), b.operator, "gone")
-	if err != nil || revoked.InForce || revoked.RevokedAt.IsZero() ||
-		revoked.UsedOn != time.Now().UTC().Format(time.DateOnly) {
-		t.Errorf("%+v, %v", revoked, err)
-	}
-	again, err := adminauth.RevokeToken(t.Context(), b.operator, "gone")
-	if err != nil || again.RevokedAt != revoked.RevokedAt {
-		t.Errorf("revoked again: %+v, %v", again, err)
-	}
+	testkit.Equal(t, "time of the first revocation", revoked.RevokedAt, b.revoke(t).RevokedAt)
 	if _, _, err := b.check(t, secret); !errors.Is(err, adminauth.ErrUnknownToken) {
 		t.Errorf("a new process takes a revoked token: %v", err)
 	}
@@ -122,18 +131,14 @@ func TestRevokeToken_isRejected(t *testing.T) {
 	}
 }
 
-// An expired token is rejected immediately, also if it is cached.
 // A token can be used as soon as it is created, and wrong ones cost few reads.
 func TestTokenCache_newToken_isAcceptedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	counting, now := &countingDB{DB: b.operator}, time.Now()
 	b.cache.DB, b.cache.Now = counting, func() time.Time { return now }
-	wrong := "postern_" + strings.Repeat("A", 52)
 	for range 10 {
-		if _, _, err := b.cache.Check(t.Context(), wrong); !errors.Is(err, adminauth.ErrUnknownToken) {
-			t.Fatal(err)
-		}
+		b.rejects(t, "postern_"+strings.Repeat("A", 52))
 	}
 	if n := counting.n.Load(); n != 1 {
 		t.Errorf("%d reads for wrong tokens at one time", n)
@@ -145,6 +150,7 @@ func TestTokenCache_newToken_isAcceptedAtOnce(t *testing.T) {
 	}
 }
 
+// An expired token is rejected immediately, also if it is cached.
 func TestTokenCache_expiredToken_isRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -152,23 +158,17 @@ func TestTokenCache_expiredToken_isRejected(t *testing.T) {
 	secret := b.create(t, "short", adminauth.Reader, end)
 	now := end.Add(-time.Second)
 	b.cache.Now = func() time.Time { return now }
-	if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
-		t.Fatal(err)
-	}
+	b.accepts(t, secret)
 	b.db.Exec(t, `ALTER TABLE tokens RENAME TO elsewhere`) // the cache is up to date, so it does not read again
 	now = end
-	if _, _, err := b.cache.Check(t.Context(), secret); !errors.Is(err, adminauth.ErrUnknownToken) {
-		t.Errorf("an expired token: %v", err)
-	}
+	b.rejects(t, secret)
 }
 
 func TestCreateToken_wrongValues_areRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.create(t, "one", adminauth.Reader, time.Time{})
-	if _, err := adminauth.RevokeToken(t.Context(), b.operator, "one"); err != nil {
-		t.Fatal(err)
-	}
+	b.revoke(t)
 	for _, tc := range []struct {
 		name, role, want string
 		expires          time.Time
@@ -214,14 +214,7 @@ func TestTokenCache_stalledDatabase_isReadOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	secret := b.create(t, "one", adminauth.Reader, time.Time{})
-	lock, err := b.db.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Rollback(context.Background()) }()
-	if _, err := lock.Exec(t.Context(), `LOCK TABLE tokens`); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OpenTx(t, b.db.Pool, `LOCK TABLE tokens`)
 	counting := &countingDB{DB: b.operator}
 	b.cache.DB = counting
 	now := time.Now()
@@ -259,11 +252,7 @@ func TestTokenCache_use_isRecordedDaily(t *testing.T) {
 			'BEGIN INSERT INTO postern.writes VALUES (1); RETURN NEW; END';
 		CREATE TRIGGER note BEFORE UPDATE ON tokens FOR EACH ROW EXECUTE FUNCTION note()`)
 	for range 50 {
-		if _, _, err := b.cache.Check(t.Context(), secret); err != nil {
-			t.Fatal(err)
-		}
+		b.accepts(t, secret)
 	}
-	if got := b.db.QueryStrings(t, `SELECT count(*)::text FROM writes`); got[0] != "1" {
-		t.Errorf("%s writes for a day's requests", got[0])
-	}
+	b.db.WantRows(t, 1, "writes")
 }
