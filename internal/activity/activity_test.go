@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postern-gateway/postern/internal/activity"
@@ -27,20 +26,13 @@ func newReporter(t *testing.T, db *testkit.DB, id string) *activity.Reporter {
 		Counters: prometheus.NewRegistry(), Started: time.Now().Add(-time.Minute), Interval: 10 * time.Millisecond}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // start runs a reporter, and returns a function that stops it.
 func start(t *testing.T, r *activity.Reporter) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	return func() { cancel(); must(t, <-ended) }
+	return func() { cancel(); testkit.Must(t, <-ended) }
 }
 
 // A running process has a row with its times by the database's clock. When it stops, the row is
@@ -73,15 +65,11 @@ func TestReporter_process_isListedUntilItStops(t *testing.T) {
 	one.StartedAt, one.ReportedAt, one.ConfigLoadedAt = events.Instant{}, events.Instant{}, events.Instant{}
 	want := r.Process
 	want.NotReady, want.CanReprocess, want.Reports = "no\ufffd disk", true, true
-	if diff := cmp.Diff(want, one); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "process", want, one)
 	if quiet := found[1]; quiet.ID != "quiet" || quiet.Reports {
 		t.Errorf("a process that does not report: %+v", quiet)
 	}
-	if left := db.QueryStrings(t, `SELECT id FROM processes`); !cmp.Equal(left, []string{"quiet"}) {
-		t.Errorf("after the stop: %q", left)
-	}
+	testkit.Equal(t, "processes after the stop", []string{"quiet"}, db.QueryStrings(t, `SELECT id FROM processes`))
 }
 
 // The list has an order that does not depend on the random ids, and goes on after a cursor.
@@ -94,7 +82,7 @@ func TestProcesses_pages_followKindAndHost(t *testing.T) {
 	operator, cursor, ids := db.Role(t, "operator"), "", ""
 	for range 4 {
 		page, err := activity.Processes(t.Context(), operator, cursor, 1)
-		must(t, err)
+		testkit.Must(t, err)
 		ids, cursor = ids+page.Items[0].ID, page.Next
 	}
 	if ids != "cbda" {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -43,6 +42,17 @@ func withSources(t testing.TB, n int) *testkit.DB {
 	return db
 }
 
+// waitReport waits until a process has reported.
+func waitReport(t *testing.T, db *testkit.DB) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if len(db.QueryStrings(t, `SELECT id FROM processes`)) == 0 {
+			return errors.New("no report")
+		}
+		return nil
+	})
+}
+
 // waitCounts waits until the last hour has these counts.
 func waitCounts(t *testing.T, r *activity.Reporter, want activity.Counts) {
 	t.Helper()
@@ -50,7 +60,7 @@ func waitCounts(t *testing.T, r *activity.Reporter, want activity.Counts) {
 		var sum activity.Counts
 		for _, step := range []string{activity.Minute, activity.Hour} {
 			p, err := activity.ReadPoints(t.Context(), r.Pool, activity.Filter{Step: step})
-			must(t, err)
+			testkit.Must(t, err)
 			sum = activity.Counts{}
 			for _, one := range p.Points { // a test may run across a full hour
 				sum.Stored, sum.Rejected, sum.Failed = sum.Stored+one.Stored, sum.Rejected+one.Rejected,
@@ -87,20 +97,14 @@ func TestReporter_counts_areAddedOnce(t *testing.T) {
 	counted.events.WithLabelValues("s1", "stored").Add(10)
 	counted.outcomes.WithLabelValues("s2", "failed").Inc()
 	db.Exec(t, `DELETE FROM processes`) // its row returns with the next report, before the counts
-	testkit.Eventually(t, time.Minute, func() error {
-		if len(db.QueryStrings(t, `SELECT id FROM processes`)) == 0 {
-			return errors.New("no report")
-		}
-		return nil
-	})
+	waitReport(t, db)
 	db.Exec(t, `ALTER TABLE lost RENAME TO activity_hours`)
 	waitCounts(t, r, activity.Counts{Stored: 16, Rejected: 4, Failed: 1})
 	stop()
 	waitCounts(t, r, activity.Counts{Stored: 16, Rejected: 4, Failed: 1})
-	if got := db.QueryStrings(t, `SELECT source || ' ' || secret || ' ' || sum(verified) FROM activity_secrets
-		GROUP BY source, secret`); len(got) != 1 || got[0] != "1 new 4" {
-		t.Errorf("verified by secrets: %q, want 2 of each process", got)
-	}
+	testkit.Equal(t, "verified by secrets, 2 of each process", []string{"1 new 4"},
+		db.QueryStrings(t, `SELECT source || ' ' || secret || ' ' || sum(verified) FROM activity_secrets
+			GROUP BY source, secret`))
 }
 
 // A secret can be removed once others verify all deliveries for a day. One that was never used, or
@@ -113,16 +117,13 @@ func TestSecretUses_rotation_namesTheUnusedSecret(t *testing.T) {
 			(1, 'old', 26, 7), (1, 'other', 2, 10), (2, 'only', 100, 1)) v (source, secret, hours, n)`)
 	operator := db.Role(t, "operator")
 	got, err := activity.SecretUses(t.Context(), operator, 1)
-	must(t, err)
+	testkit.Must(t, err)
 	var texts []string
 	for _, u := range got {
 		texts = append(texts, fmt.Sprintf("%s %d %.2f %t %d %d", u.Secret, u.Verified, u.Share, u.Removable,
 			u.Hours[0], u.Hours[activity.SecretHours-1]))
 	}
-	if diff := cmp.Diff([]string{"new 90 0.90 false 60 30", "old 0 0.00 true 0 0", "other 10 0.10 false 0 0"},
-		texts); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "uses", []string{"new 90 0.90 false 60 30", "old 0 0.00 true 0 0", "other 10 0.10 false 0 0"}, texts)
 	if got, err := activity.SecretUses(t.Context(), operator, 2); err != nil || len(got) != 1 || got[0].Removable {
 		t.Errorf("an idle source: %+v %v", got, err)
 	}
@@ -136,12 +137,7 @@ func TestReporter_stop_reportsTheRest(t *testing.T) {
 	r := newReporter(t, db, "one")
 	r.Counters, r.Interval = counted, time.Hour
 	stop := start(t, r)
-	testkit.Eventually(t, time.Minute, func() error {
-		if len(db.QueryStrings(t, `SELECT id FROM processes`)) == 0 {
-			return errors.New("no report")
-		}
-		return nil
-	})
+	waitReport(t, db)
 	counted.events.WithLabelValues("s1", "stored").Inc()
 	stop()
 	waitCounts(t, r, activity.Counts{Stored: 1})
@@ -204,21 +200,23 @@ func TestReadPoints_range_choosesTheStep(t *testing.T) {
 			t.Errorf("%s: step %s, want %s", name, p.Step, tc.want)
 		}
 	}
-	p, err := activity.ReadPoints(t.Context(), operator, activity.Filter{})
-	must(t, err)
-	if len(p.Points) != 3 || p.Points[1].Counts != (activity.Counts{Stored: 2, Dead: 2}) || p.Points[0].Source != "" {
-		t.Errorf("sums of the sources: %+v", p.Points)
-	}
-	p, err = activity.ReadPoints(t.Context(), operator, activity.Filter{BySource: true, Since: now.Add(-30 *
-		time.Minute)})
-	must(t, err)
-	if len(p.Points) != 6 || p.Points[1].Counts != (activity.Counts{Stored: 1, Dead: 2}) || p.Points[1].Source != "s2" {
-		t.Errorf("by source: %+v", p.Points)
-	}
-	p, err = activity.ReadPoints(t.Context(), operator, activity.Filter{Source: 1})
-	must(t, err)
-	if len(p.Points) != 3 || p.Points[2].Counts != (activity.Counts{Stored: 1}) {
-		t.Errorf("of one source: %+v", p.Points)
+	for name, tc := range map[string]struct {
+		f      activity.Filter
+		points int
+		at     int
+		want   activity.Point // the point at this index, without its time
+	}{
+		"sums of the sources": {activity.Filter{}, 3, 1, activity.Point{Counts: activity.Counts{Stored: 2, Dead: 2}}},
+		"by source": {activity.Filter{BySource: true, Since: ago(0.5)}, 6, 1,
+			activity.Point{Source: "s2", Counts: activity.Counts{Stored: 1, Dead: 2}}},
+		"of one source": {activity.Filter{Source: 1}, 3, 2, activity.Point{Counts: activity.Counts{Stored: 1}}},
+	} {
+		p, err := activity.ReadPoints(t.Context(), operator, tc.f)
+		testkit.Must(t, err)
+		if len(p.Points) != tc.points || p.Points[tc.at].Counts != tc.want.Counts ||
+			p.Points[tc.at].Source != tc.want.Source {
+			t.Errorf("%s: %+v", name, p.Points)
+		}
 	}
 }
 
@@ -236,7 +234,7 @@ func TestActivity_manyRows_plansUseIndexes(t *testing.T) {
 		FROM generate_series(0, 719) n, generate_series(1, 100) s`)
 	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
 		plan, err := postgres.Collect(t.Context(), tx, pgx.RowTo[string], "EXPLAIN "+activity.SecretsSQL, 1, 24)
-		must(t, err)
+		testkit.Must(t, err)
 		if text := strings.Join(plan, "\n"); strings.Contains(text, "Seq Scan") {
 			t.Errorf("%s: %s", name, text)
 		}
@@ -248,7 +246,7 @@ func TestActivity_manyRows_plansUseIndexes(t *testing.T) {
 			now := time.Now().Unix() / size
 			plan, err := postgres.Collect(t.Context(), tx, pgx.RowTo[string], "EXPLAIN "+sql, now-14, now+1, int32(1),
 				int32(1<<31-1))
-			must(t, err)
+			testkit.Must(t, err)
 			if text := strings.Join(plan, "\n"); strings.Contains(text, "Seq Scan on activity") {
 				t.Errorf("%s: %s", name, text)
 			}

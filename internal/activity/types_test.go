@@ -1,24 +1,28 @@
 package activity_test
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// types lists event types as "source type count".
-func types(t *testing.T, db *testkit.DB) []string {
+// waitTypes waits for event types as "source type count seconds", from the first to the last event.
+func waitTypes(t *testing.T, db *testkit.DB, want ...string) {
 	t.Helper()
-	return db.QueryStrings(t, `SELECT s.name || ' ' || event_type || ' ' || count || ' ' || extract(epoch FROM
-		last_at - first_at)::int FROM source_types t JOIN sources s ON s.number = t.source ORDER BY 1`)
+	testkit.Eventually(t, time.Minute, func() error {
+		if got := db.QueryStrings(t, `SELECT s.name || ' ' || event_type || ' ' || count || ' ' || extract(epoch FROM
+			last_at - first_at)::int FROM source_types t JOIN sources s ON s.number = t.source
+			ORDER BY 1`); !slices.Equal(got, want) {
+			return fmt.Errorf("%q, want %q", got, want)
+		}
+		return nil
+	})
 }
 
 // Types are added up with their first and last times. What could not be reported is reported later.
@@ -36,28 +40,13 @@ func TestReporter_types_areAddedOnce(t *testing.T) {
 	add("s2", "b\x00", 1)
 	add("unknown", "a", 1)
 	stop := start(t, r)
-	testkit.Eventually(t, time.Minute, func() error {
-		if diff := cmp.Diff([]string{"s1 a 2 4", "s2 b\ufffd 1 0"}, types(t, db)); diff != "" {
-			return errors.New(diff)
-		}
-		return nil
-	})
+	waitTypes(t, db, "s1 a 2 4", "s2 b\ufffd 1 0")
 	db.Exec(t, `ALTER TABLE source_types RENAME TO lost; DELETE FROM processes`)
 	add("s1", "a", 9)
-	testkit.Eventually(t, time.Minute, func() error {
-		if len(db.QueryStrings(t, `SELECT id FROM processes`)) == 0 {
-			return errors.New("no report")
-		}
-		return nil
-	})
+	waitReport(t, db)
 	add("s1", "a", 7)
 	db.Exec(t, `ALTER TABLE lost RENAME TO source_types`)
-	testkit.Eventually(t, time.Minute, func() error {
-		if got := types(t, db)[0]; got != "s1 a 4 8" {
-			return errors.New(got)
-		}
-		return nil
-	})
+	waitTypes(t, db, "s1 a 4 8", "s2 b\ufffd 1 0")
 	stop()
 }
 
@@ -73,7 +62,7 @@ func TestReporter_manyTypes_areLimited(t *testing.T) {
 	}
 	r.Types.Add("s1", strings.Repeat("x", 5000), events.FirstID(time.Now()))
 	r.Types.Add("s1", "old1", events.FirstID(time.Now()))
-	must(t, activity.ReportTypes(t.Context(), r))
+	testkit.Must(t, activity.ReportTypes(t.Context(), r))
 	got := db.QueryStrings(t, `SELECT count(*) || ' ' || sum(count) || ' ' || max(length(event_type))
 		FROM source_types`)
 	if got[0] != "500 1192 7" {
@@ -107,7 +96,7 @@ func TestReporter_longestInterval_coversTwoWeeks(t *testing.T) {
 		for _, h := range row.hours {
 			r.Types.Add("s1", "a", events.FirstID(monday.Add(time.Duration(h)*time.Hour)))
 		}
-		must(t, activity.ReportTypes(t.Context(), r))
+		testkit.Must(t, activity.ReportTypes(t.Context(), r))
 		got := db.QueryStrings(t, `SELECT extract(epoch FROM longest_this_week)::int / 3600 || ' ' ||
 			extract(epoch FROM longest_last_week)::int / 3600 FROM source_types`)
 		if want := fmt.Sprint(row.thisWeek, " ", row.last); got[0] != want {
@@ -134,7 +123,7 @@ func TestSourceTypes_longestInterval_decidesSilence(t *testing.T) {
 		t.Helper()
 		for cursor := ""; ; {
 			page, err := activity.SourceTypes(t.Context(), db.Role(t, "operator"), source, silent, cursor, 3)
-			must(t, err)
+			testkit.Must(t, err)
 			for _, one := range page.Items {
 				names = append(names, one.Type)
 				if one.Type == "in the night" && one.LongestInterval != 14*3600 {
@@ -147,9 +136,7 @@ func TestSourceTypes_longestInterval_decidesSilence(t *testing.T) {
 		}
 	}
 	yes := true
-	if diff := cmp.Diff([]string{"often, silent", "silent", "other"}, list(0, &yes)); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "silent types", []string{"often, silent", "silent", "other"}, list(0, &yes))
 	if all := list(1, nil); len(all) != 6 {
 		t.Errorf("types of source 1: %q", all)
 	}
