@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -16,9 +15,7 @@ import (
 
 func TestFailuresByReason_outcomes_areGrouped(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	known, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"stripe": "stripe", "shop": "shopify"})
-	must(t, err)
+	db, sources := withSources(t)
 	at := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	var ids []int64
 	for i, o := range []struct {
@@ -32,10 +29,10 @@ func TestFailuresByReason_outcomes_areGrouped(t *testing.T) {
 		{"stripe", "applied", "", 0},
 		{"shop", "failed", "no luck with in_5Eeeeee and with in_6Ffffff", 0},
 	} {
-		ids = append(ids, appendEvent(t, db.Pool, known.Number[o.source], fmt.Sprint("k", i)))
+		ids = append(ids, appendEvent(t, db, sources[o.source], fmt.Sprint("k", i)))
 		db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status,
 			reason, attempts, due, at, rule_version) VALUES ($1, $2, $3, 0, '', 'order', $4, $5, $6, 1,
-			CASE WHEN $5 = 'failed' THEN $7::timestamptz END, $7, 1)`, ids[i], o.run, known.Number[o.source],
+			CASE WHEN $5 = 'failed' THEN $7::timestamptz END, $7, 1)`, ids[i], o.run, sources[o.source],
 			fmt.Sprint(i), o.status, o.reason, at.Add(time.Duration(i)*time.Hour))
 	}
 	operator := db.Role(t, "operator")
@@ -66,21 +63,18 @@ func TestFailuresByReason_outcomes_areGrouped(t *testing.T) {
 			[]operations.FailureGroup{}, 0},
 	} {
 		got, err := operations.FailuresByReason(t.Context(), operator, c.p)
-		must(t, err)
-		want := &operations.FailureGroups{Items: c.want, Examined: c.examined}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
+		testkit.Must(t, err)
+		testkit.Equal(t, name, &operations.FailureGroups{Items: c.want, Examined: c.examined}, got)
 	}
 	for _, g := range []operations.FailureGroup{failed, dead, both} { // its pattern selects exactly the group
 		outcomes, err := operations.Outcomes(t.Context(), operator, operations.OutcomeParams{Status: g.Status,
 			Pattern: g.Pattern, Run: new(operations.RunNumber)})
-		must(t, err)
+		testkit.Must(t, err)
 		retry := operations.RetryParams{Status: g.Status, Pattern: g.Pattern}
 		params, err := retry.Retry(t.Context(), operator)
-		must(t, err)
+		testkit.Must(t, err)
 		events, _, err := params.Match(t.Context(), operator, 0, ids[5])
-		must(t, err)
+		testkit.Must(t, err)
 		if len(outcomes.Items) != g.Count || len(events) != g.Count {
 			t.Errorf("%q selects %d outcomes and %d events", g.Pattern, len(outcomes.Items), len(events))
 		}
@@ -95,9 +89,7 @@ func TestFailuresByReason_outcomes_areGrouped(t *testing.T) {
 // Many failures cost what the window may read, whatever the plan.
 func TestFailuresByReason_manyFailures_readsBoundedRows(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	_, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"stripe": "stripe"})
-	must(t, err)
+	db, _ := withSources(t)
 	db.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status, reason,
 		attempts, at, rule_version) SELECT g, 0, 1, 0, '', 'order', '', CASE g % 2 WHEN 0 THEN 'dead'
 			ELSE 'applied' END, 'order ' || g || ' has no id', 1, now(), 1 FROM generate_series(1, 60000) g`)
@@ -105,20 +97,20 @@ func TestFailuresByReason_manyFailures_readsBoundedRows(t *testing.T) {
 		sql := testkit.Statements("internal/apply")[name]
 		db.WithEachPlan(t, func(plan string, tx pgx.Tx) {
 			read := func() (n int) {
-				must(t, tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch)::int
+				testkit.Must(t, tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch)::int
 					FROM pg_stat_xact_user_tables WHERE relname = 'outcomes' OR relname LIKE 'events%'`).Scan(&n))
 				return n
 			}
 			before := read()
 			_, err := tx.Exec(t.Context(), sql, 0, 10_000, 400, nil, nil, nil, nil)
-			must(t, err)
+			testkit.Must(t, err)
 			if n := read() - before; n < 10_000 || n > 11_000 {
 				t.Errorf("%s, %s: %d rows were read", name, plan, n)
 			}
 		})
 	}
 	found, err := operations.FailuresByReason(t.Context(), db.Role(t, "operator"), operations.FailureParams{})
-	must(t, err)
+	testkit.Must(t, err)
 	if len(found.Items) != 1 || found.Items[0].Count != 10_000 || found.Items[0].ExampleEvent != 60_000 ||
 		!found.Truncated || found.Examined != 10_000 {
 		t.Errorf("%+v", found)

@@ -7,33 +7,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
-	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// appendEvent appends an event of a source and returns its id.
-func appendEvent(t *testing.T, pool *pgxpool.Pool, source int32, key string) int64 {
-	t.Helper()
-	receipts, err := events.Append(t.Context(), pool, []events.Delivery{{Source: source, ReceivedAt: time.Now().UTC(),
-		Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(key),
-		Events: []provider.Event{{Key: key, Type: "order.paid", ObjectType: "order", ObjectID: "7"}}}})
-	must(t, err)
-	return receipts[0][0].ID
-}
-
 func TestFind_text_findsEverythingWithID(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	known, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"stripe": "stripe", "shop": "shopify"})
-	must(t, err)
+	db, sources := withSources(t)
 	operator := db.Role(t, "operator")
 	db.StopClock(t, time.Now()) // both events have the same millisecond
-	one := appendEvent(t, db.Pool, known.Number["stripe"], "evt_1")
-	two := appendEvent(t, db.Pool, known.Number["shop"], "evt_1")
+	one := appendEvent(t, db, sources["stripe"], "evt_1")
+	two := appendEvent(t, db, sources["shop"], "evt_1")
 	db.InsertObjects(t, 1)
 	db.Exec(t, `
 		INSERT INTO objects SELECT (jsonb_populate_record(o, '{"account": "a", "object_id": "evt_1", "deleted": true,
@@ -51,7 +36,7 @@ func TestFind_text_findsEverythingWithID(t *testing.T) {
 			updated_at) VALUES ('old', 1000, 2000, 0, 0, 0, 1, now(), now(), now());
 		INSERT INTO event_keys (source, key, id, fingerprint)
 			VALUES (1, substr(sha256('evt_old'), 1, 16), 1500, '\x00')`)
-	run := appendEvent(t, db.Pool, known.Number["shop"], "run 1")
+	run := appendEvent(t, db, sources["shop"], "run 1")
 	for text, want := range map[string]string{
 		"evt_1":                      fmt.Sprintf("object evt_1, event %d, event %d", two, one),
 		" evt_1\n":                   fmt.Sprintf("object evt_1, event %d, event %d", two, one),
@@ -75,7 +60,7 @@ func TestFind_text_findsEverythingWithID(t *testing.T) {
 		strings.Repeat("ä", 1000):    "",
 	} {
 		found, err := operations.Find(t.Context(), operator, operations.FindParams{Q: text})
-		must(t, err)
+		testkit.Must(t, err)
 		var got []string
 		for _, f := range found.Items {
 			got = append(got, f.Kind+" "+f.ID)

@@ -67,7 +67,7 @@ func (l *historyLog) items(t *testing.T, endpoints []config.Endpoint, limit int)
 	for cursor := ""; ; {
 		p.SetPage(limit, cursor)
 		page, err := operations.ObjectHistory(t.Context(), l.OperatorPool, endpoints, p)
-		must(t, err)
+		testkit.Must(t, err)
 		all, pages = append(all, page.Items...), pages+1
 		if cursor = page.Next; cursor == "" {
 			return all, pages
@@ -139,12 +139,12 @@ func (l *historyLog) fill(t *testing.T) {
 	refetch := provider.Refetch{Snapshot: provider.Snapshot{ObjectType: "thing", ObjectID: "obj",
 		Body: []byte(`{"unit": 1000000, "object": {"a": 5}}`)}, Date: time.UnixMicro(sim.Start + 60_000_000).UTC()}
 	body, err := refetch.Encode()
-	must(t, err)
+	testkit.Must(t, err)
 	receipts, err := events.Append(t.Context(), l.DB.Pool, []events.Delivery{{Source: l.Source,
 		ReceivedAt: time.Now().UTC(), Origin: events.OriginReconcile, Headers: []byte(`{}`), Verification: []byte(`{}`),
 		Body: body, Events: []provider.Event{{Key: "refetch", Type: provider.RefetchType, ObjectType: "thing",
 			ObjectID: "obj", Fingerprint: provider.BodyFingerprint(body)}}}})
-	must(t, err)
+	testkit.Must(t, err)
 	l.ids["refetch"] = receipts[0][0].ID
 	applied.Apply(t, l.applier, events.LiveRun, []int64{l.ids["refetch"]})
 }
@@ -250,9 +250,9 @@ func TestDiffHistory_events_listChanges(t *testing.T) {
 	} {
 		d, err := operations.DiffHistory(t.Context(), l.OperatorPool, l.endpoints(applied.SourceName),
 			operations.HistoryDiffParams{ObjectName: l.object(), From: l.idText(c.from), To: l.idText(c.to)})
-		must(t, err)
+		testkit.Must(t, err)
 		got, err := json.Marshal(d.Changes)
-		must(t, err)
+		testkit.Must(t, err)
 		if string(got) != c.want || d.Truncated || (d.To == nil) != (c.to == "") ||
 			(d.From == nil) != (c.to == "first") {
 			t.Errorf("%q to %q: %s\nwant %s", c.from, c.to, got, c.want)
@@ -327,7 +327,7 @@ func TestShowObjectAt_orderOfOccurrence_countsLateEvents(t *testing.T) {
 		o, err := operations.ShowObjectAt(t.Context(), l.OperatorPool, l.endpoints(applied.SourceName),
 			operations.ObjectAtParams{ObjectName: l.object(), Order: operations.ByOccurrence,
 				Time: operations.At(time.UnixMicro(sim.Start + second*1_000_000))})
-		must(t, err)
+		testkit.Must(t, err)
 		if got := fmt.Sprint(l.name(o.Event.ID), " ", string(o.State)); got != want || !o.Late || !o.Complete {
 			t.Errorf("second %d: %s, want %s: %+v", second, got, want, o)
 		}
@@ -426,18 +426,18 @@ func TestObjectHistory_manyOutcomes_areReadByIndex(t *testing.T) {
 	l.DB.WithEachPlan(t, func(name string, tx pgx.Tx) {
 		began := outcomeReads(t, tx)
 		outcomes, next, err := apply.ObjectOutcomes(t.Context(), tx, key, 1<<62, false, 50)
-		must(t, err)
+		testkit.Must(t, err)
 		if len(outcomes) != 50 || next != outcomes[49].EventID {
 			t.Errorf("%s: %d outcomes, next %d", name, len(outcomes), next)
 		}
 		before, _, err := apply.ObjectOutcomes(t.Context(), tx, key, next, true, 1)
-		must(t, err)
+		testkit.Must(t, err)
 		if len(before) != 1 || before[0].EventID >= next {
 			t.Errorf("%s: %v", name, before)
 		}
 		page := outcomeReads(t, tx)
 		deciders, err := apply.FindDeciders(t.Context(), tx, key, outcomes)
-		must(t, err)
+		testkit.Must(t, err)
 		if len(deciders) != 25 {
 			t.Errorf("%s: %d deciders", name, len(deciders))
 		}
@@ -445,13 +445,13 @@ func TestObjectHistory_manyOutcomes_areReadByIndex(t *testing.T) {
 		// To read all is cheaper for a large part of a small table.
 		testkit.ExecSQL(t, tx, `SET LOCAL enable_seqscan = off`)
 		applied, err := apply.AppliedBefore(t.Context(), tx, key, apply.EndOfTime, 1<<62, 2)
-		must(t, err)
+		testkit.Must(t, err)
 		if len(applied) != 2 || applied[0].EventID != outcomes[0].EventID {
 			t.Errorf("%s: %v", name, applied)
 		}
 		atTime := outcomeReads(t, tx)
 		_, complete, err := apply.OccurredBefore(t.Context(), tx, key, time.UnixMilli(1))
-		must(t, err)
+		testkit.Must(t, err)
 		if complete {
 			t.Errorf("%s: all events that arrived later were searched", name)
 		}
@@ -467,7 +467,7 @@ func TestObjectHistory_manyOutcomes_areReadByIndex(t *testing.T) {
 // outcomeReads returns how many outcomes this session has read. Reading all counts as a million.
 func outcomeReads(t *testing.T, tx pgx.Tx) (n int) {
 	t.Helper()
-	must(t, tx.QueryRow(t.Context(), `SELECT seq_scan * 1000000 + idx_tup_fetch FROM pg_stat_xact_user_tables
+	testkit.Must(t, tx.QueryRow(t.Context(), `SELECT seq_scan * 1000000 + idx_tup_fetch FROM pg_stat_xact_user_tables
 		WHERE relname = 'outcomes'`).Scan(&n))
 	return n
 }

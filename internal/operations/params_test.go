@@ -6,20 +6,36 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-func must(t testing.TB, err error) {
+// withSources returns a database with the sources stripe and shop, and their numbers.
+func withSources(t *testing.T) (*testkit.DB, map[string]int32) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := testkit.Database(t)
+	known, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"stripe": "stripe", "shop": "shopify"})
+	testkit.Must(t, err)
+	return db, known.Number
+}
+
+// store appends a webhook of a source, and returns the id of its last event.
+func store(t *testing.T, db *testkit.DB, source int32, body string, all ...provider.Event) int64 {
+	t.Helper()
+	receipts, err := events.Append(t.Context(), db.Pool, []events.Delivery{{Source: source, ReceivedAt: time.Now().UTC(),
+		Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(body), Events: all}})
+	testkit.Must(t, err)
+	return receipts[0][len(all)-1].ID
+}
+
+// appendEvent stores an event of order 7 and returns its id.
+func appendEvent(t *testing.T, db *testkit.DB, source int32, key string) int64 {
+	t.Helper()
+	return store(t, db, source, key, provider.Event{Key: key, Type: "order.paid", ObjectType: "order", ObjectID: "7"})
 }
 
 // Texts returns what Parse has read: the run's audit and the comparison of two requests with one
@@ -33,17 +49,12 @@ func TestTexts_ofParsed_areTheSame(t *testing.T) {
 		{"ids": "1882151976960000001,1882151976960000002", "status": "dead"},
 	} {
 		var p operations.ReplayParams
-		must(t, operations.Parse(&p, given))
-		if diff := cmp.Diff(given, operations.Texts(p)); diff != "" {
-			t.Error(diff)
-		}
+		testkit.Must(t, operations.Parse(&p, given))
+		testkit.Equal(t, "texts", given, operations.Texts(p))
 	}
 	var p operations.EventParams
 	p.Since, p.Limit = operations.At(time.UnixMilli(0).UTC()), new(5)
-	if diff := cmp.Diff(map[string]string{"since": "1970-01-01T00:00:00Z", "limit": "5"},
-		operations.Texts(p)); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Equal(t, "typed", map[string]string{"since": "1970-01-01T00:00:00Z", "limit": "5"}, operations.Texts(p))
 }
 
 // A text of another form is rejected with the parameter's name. An empty list of ids is not the
@@ -70,12 +81,12 @@ func TestParse_otherForm_isRejected(t *testing.T) {
 		t.Errorf("a request without parameters: %v", err)
 	}
 	var p operations.ReplayParams
-	must(t, operations.Parse(&p, map[string]string{"ids": "", "since": "", "rate": "", "account": ""}))
+	testkit.Must(t, operations.Parse(&p, map[string]string{"ids": "", "since": "", "rate": "", "account": ""}))
 	if p.IDs == nil || len(p.IDs) != 0 || p.Account == nil || p.Rate != nil || !p.Since.IsZero() {
 		t.Errorf("%+v", p)
 	}
 	retry := operations.RetryParams{Run: 7}
-	must(t, operations.Parse(&retry, map[string]string{"run": ""}))
+	testkit.Must(t, operations.Parse(&retry, map[string]string{"run": ""}))
 	if retry.Run != 0 {
 		t.Errorf("an empty run is run %d, want the live run", retry.Run)
 	}
@@ -117,7 +128,7 @@ func TestCheck_valuesOutsideTheirSet_areRejected(t *testing.T) {
 			t.Errorf("%v, want it to say %q", err, says)
 		}
 	}
-	must(t, replay(func(p *operations.ReplayParams) { p.Rate = new(1.0) }))
+	testkit.Must(t, replay(func(p *operations.ReplayParams) { p.Rate = new(1.0) }))
 }
 
 // Commands and the API describe every parameter, and describe none that does not exist.

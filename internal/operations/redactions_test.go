@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postern-gateway/postern/internal/events"
@@ -41,25 +40,14 @@ func parseRedaction(t *testing.T, pool *pgxpool.Pool, given map[string]string) (
 // object without a row has the given account and no other.
 func TestParseRedaction_account_mustBeClear(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	known, err := events.RegisterSources(t.Context(), db.Role(t, "processor"), map[string]string{"shop": "shopify"})
-	must(t, err)
-	shop, operator := known.Number["shop"], db.Role(t, "operator")
+	db, sources := withSources(t)
+	operator := db.Role(t, "operator")
 	var ids []int64
 	for i, account := range []string{"", "a.myshopify.com", "b.myshopify.com"} {
-		text := []byte(`{"id":7,"email":"x@y.z","a":"` + account + `"}`)
-		receipts, err := events.Append(t.Context(), db.Role(t, "gateway"),
-			[]events.Delivery{{Source: shop, ReceivedAt: time.Now().UTC(), Origin: events.OriginWebhook,
-				Headers: []byte(`{}`), Verification: []byte(`{}`), Body: text,
-				Events: []provider.Event{{Key: fmt.Sprint("k", i), Type: "customers/update", Account: account,
-					ObjectType: "customer", ObjectID: "7", Fingerprint: provider.BodyFingerprint(text)}}}})
-		must(t, err)
-		ids = append(ids, receipts[0][0].ID)
-	}
-	look := func(o *redaction.Params) int64 {
-		p, err := redaction.BuildPreview(t.Context(), operator, o, nil)
-		must(t, err)
-		return p.Events
+		text := `{"id":7,"email":"x@y.z","a":"` + account + `"}`
+		ids = append(ids, store(t, db, sources["shop"], text, provider.Event{Key: fmt.Sprint("k", i),
+			Type: "customers/update", Account: account, ObjectType: "customer", ObjectID: "7",
+			Fingerprint: provider.BodyFingerprint([]byte(text))}))
 	}
 	byValue := []string{"source", "shop", "path", "$.email", "value", "x@y.z"}
 	for _, c := range []struct {
@@ -75,28 +63,22 @@ func TestParseRedaction_account_mustBeClear(t *testing.T) {
 		{paramsOf("event", "k1", "source", "shop"), 1},
 	} {
 		o, _, err := parseRedaction(t, operator, c.values)
-		if err != nil {
-			t.Errorf("%v: %v", c.values, err)
-		} else if n := look(o); n != c.events {
-			t.Errorf("%v: %d events, want %d", c.values, n, c.events)
+		testkit.Must(t, err)
+		p, err := redaction.BuildPreview(t.Context(), operator, o, nil)
+		if testkit.Must(t, err); p.Events != c.events {
+			t.Errorf("%v: %d events, want %d", c.values, p.Events, c.events)
 		}
 	}
 	o, _, err := parseRedaction(t, operator, paramsOf("event", "k1"))
-	if diff := cmp.Diff(&redaction.Params{Events: ids[1:2], Description: map[string]string{"event": "k1"}},
-		o); err != nil ||
-		diff != "" {
-		t.Error(err, diff)
-	}
+	testkit.Must(t, err)
+	testkit.Equal(t, "parameters", &redaction.Params{Events: ids[1:2], Description: map[string]string{"event": "k1"}}, o)
 }
 
 // A parameter without an effect is rejected, and so is an object whose account is unknown.
 func TestParseRedaction_ineffectiveParams_areRejected(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	if _, err := events.RegisterSources(t.Context(), db.Role(t, "processor"),
-		map[string]string{"shop": "shopify"}); err != nil {
-		t.Fatal(err)
-	}
+	db, _ := withSources(t)
+	operator := db.Role(t, "operator")
 	for _, c := range []struct {
 		values map[string]string
 		says   string
@@ -119,10 +101,49 @@ func TestParseRedaction_ineffectiveParams_areRejected(t *testing.T) {
 		{paramsOf("path", "$.a", "value", "x"), "name the source"},
 		{paramsOf("event", "a", "answers", "x"), "not an event id of Postern"},
 	} {
-		if o, _, err := parseRedaction(t, db.Role(t, "operator"), c.values); !errors.Is(err,
-			events.ErrInvalid) || !strings.Contains(fmt.Sprint(err), c.says) {
+		if o, _, err := parseRedaction(t, operator, c.values); !errors.Is(err, events.ErrInvalid) ||
+			!strings.Contains(fmt.Sprint(err), c.says) {
 			t.Errorf("%v: %+v, %v; want it to say %q", c.values, o, err, c.says)
 		}
+	}
+}
+
+// mentionLog is a database with n events of the source shop in a log of a minute. Those that an SQL
+// condition on their number i selects mention cus_1a.
+func mentionLog(t *testing.T, n int, mentioned string) *testkit.DB {
+	t.Helper()
+	db, sources := withSources(t)
+	first := events.FirstID(time.Now().Add(-time.Minute))
+	db.Exec(t, `SELECT ensure_partitions($1, $1)`, events.Time(first).UnixMilli())
+	db.Exec(t, `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at,
+		origin, api_version, headers, verification, fingerprint,
+		delivery_id, delivery_index, body) SELECT $1::bigint + i, $2, 'e' || i, 't', '', '', '', now(), 'webhook', '',
+			'{}', '{}', '', $1::bigint + i, 0,
+		convert_to(CASE WHEN `+mentioned+` THEN '{"customer": "cus_1a"}' ELSE '{"customer": "cus_1ab"}' END, 'UTF8')
+			FROM generate_series(1, $3::int) AS i`, first, sources["shop"], n)
+	return db
+}
+
+// collect reads all pages of a search, and returns the keys of the events and the number of pages.
+func collect(t *testing.T, read func(cursor string) (events.Page[events.Item], error)) (keys string, pages int) {
+	t.Helper()
+	var found []string
+	for cursor := ""; ; {
+		page, err := read(cursor)
+		testkit.Must(t, err)
+		for _, e := range page.Items {
+			found = append(found, e.EventID)
+		}
+		if pages++; page.Next == "" {
+			if !page.SearchedTo.IsZero() {
+				t.Errorf("the last of %d pages has searched to %s", pages, page.SearchedTo)
+			}
+			return strings.Join(found, " "), pages
+		}
+		if page.SearchedTo.IsZero() {
+			t.Error("a page that is not the last does not say how far it has searched")
+		}
+		cursor = page.Next
 	}
 }
 
@@ -130,41 +151,15 @@ func TestParseRedaction_ineffectiveParams_areRejected(t *testing.T) {
 // than one page searches.
 func TestEvents_mentions_searchAPageOfTheLogAtATime(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	known, err := events.RegisterSources(t.Context(), db.Role(t, "processor"), map[string]string{"shop": "shopify"})
-	must(t, err)
-	const n = 30_000
-	first := events.FirstID(time.Now().Add(-time.Minute))
-	db.Exec(t, `SELECT ensure_partitions($1, $1)`, events.Time(first).UnixMilli())
-	db.Exec(t, `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at,
-		origin, api_version, headers, verification, fingerprint,
-		delivery_id, delivery_index, body) SELECT $1::bigint + i, $2, 'e' || i, 't', '', '', '', now(), 'webhook', '',
-			'{}', '{}', '', $1::bigint + i, 0,
-		convert_to(CASE WHEN i IN (1, 2, $3::int) THEN '{"customer": "cus_1a"}' ELSE '{"customer": "cus_1ab"}' END,
-			'UTF8') FROM generate_series(1, $3::int) AS i`,
-		first, known.Number["shop"], n)
+	operator := mentionLog(t, 30_000, "i IN (1, 2, 30000)").Role(t, "operator")
 	params := operations.EventParams{Mentions: new("cus_1a")}
 	params.Source = "shop"
-	var found []string
-	for pages := 1; ; pages++ {
-		page, err := operations.Events(t.Context(), db.Role(t, "operator"), params)
-		must(t, err)
-		for _, e := range page.Items {
-			found = append(found, e.EventID)
-		}
-		if page.Next == "" {
-			if !page.SearchedTo.IsZero() || pages == 1 {
-				t.Errorf("the last of %d pages has searched to %s", pages, page.SearchedTo)
-			}
-			break
-		}
-		if page.SearchedTo.IsZero() {
-			t.Error("a page that is not the last does not say how far it has searched")
-		}
-		params.Cursor = page.Next
-	}
-	if got, want := fmt.Sprint(found), fmt.Sprintf("[e%d e2 e1]", n); got != want {
-		t.Errorf("found %s, want %s", got, want)
+	found, pages := collect(t, func(cursor string) (events.Page[events.Item], error) {
+		params.Cursor = cursor
+		return operations.Events(t.Context(), operator, params)
+	})
+	if found != "e30000 e2 e1" || pages == 1 {
+		t.Errorf("found %s on %d pages", found, pages)
 	}
 }
 
@@ -172,41 +167,18 @@ func TestEvents_mentions_searchAPageOfTheLogAtATime(t *testing.T) {
 // than the time limit.
 func TestEvents_mentions_outOfTime_endThePageAfterAFewBodies(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	known, err := events.RegisterSources(t.Context(), db.Role(t, "processor"), map[string]string{"shop": "shopify"})
-	must(t, err)
-	const n = 60
-	first := events.FirstID(time.Now().Add(-time.Minute))
-	db.Exec(t, `SELECT ensure_partitions($1, $1)`, events.Time(first).UnixMilli())
-	db.Exec(t, `INSERT INTO events (id, source, event_id, event_type, account, object_type, object_id, received_at,
-		origin, api_version, headers, verification, fingerprint,
-		delivery_id, delivery_index, body) SELECT $1::bigint + i, $2, 'e' || i, 't', '', '', '', now(), 'webhook', '',
-			'{}', '{}', '', $1::bigint + i, 0,
-		convert_to(CASE WHEN i % 5 = 0 THEN '{"customer": "cus_1a"}' ELSE '{}' END, 'UTF8')
-			FROM generate_series(1, $3::int) AS i`, first, known.Number["shop"], n)
+	operator := mentionLog(t, 60, "i % 5 = 0").Role(t, "operator")
 	find, err := redaction.NewMentionMatcher("cus_1a")
-	must(t, err)
+	testkit.Must(t, err)
 	atPath, err := redaction.NewValueMatcher("$.customer", "cus_1a")
-	must(t, err)
-	for limit, wantPages := range map[int]int{1: 14, 4: 5, 50: 4} {
-		var found []string
-		pages := 0
-		for cursor := ""; ; pages++ {
-			page, err := operations.SearchBodies(t.Context(), db.Role(t, "operator"), events.Filter{},
+	testkit.Must(t, err)
+	for limit, want := range map[int]int{1: 14, 4: 5, 50: 4} {
+		found, pages := collect(t, func(cursor string) (events.Page[events.Item], error) {
+			return operations.SearchBodies(t.Context(), operator, events.Filter{},
 				[][]redaction.ValueMatcher{{find}, {atPath}}, cursor, limit, 0)
-			must(t, err)
-			for _, e := range page.Items {
-				found = append(found, e.EventID)
-			}
-			if cursor = page.Next; cursor == "" {
-				break
-			}
-			if page.SearchedTo.IsZero() {
-				t.Error("a page that is not the last does not say how far it has searched")
-			}
-		}
-		if got := fmt.Sprint(found); got != "[e60 e55 e50 e45 e40 e35 e30 e25 e20 e15 e10 e5]" || pages+1 != wantPages {
-			t.Errorf("pages of %d: %d pages, want %d, with %s", limit, pages+1, wantPages, got)
+		})
+		if found != "e60 e55 e50 e45 e40 e35 e30 e25 e20 e15 e10 e5" || pages != want {
+			t.Errorf("pages of %d: %d pages, want %d, with %s", limit, pages, want, found)
 		}
 	}
 }

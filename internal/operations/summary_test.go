@@ -1,14 +1,13 @@
 package operations_test
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -30,14 +29,12 @@ const (
 // Each kind of things is in the summary while there are such things, and leads to their list.
 func TestSummarize_eachKind_isListedWithItsList(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	known, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"stripe": "stripe"})
-	must(t, err)
+	db, sources := withSources(t)
 	operator := db.Role(t, "operator")
 	summarize := func() (found []string) {
 		t.Helper()
 		s, err := operations.Summarize(t.Context(), operator, operations.SummaryParams{})
-		must(t, err)
+		testkit.Must(t, err)
 		for _, i := range s.Items {
 			params := map[string]any{"/events": new(operations.EventParams), "/runs": new(operations.RunParams),
 				"/outcomes": new(operations.OutcomeParams), "/effects": new(operations.EffectParams),
@@ -56,7 +53,7 @@ func TestSummarize_eachKind_isListedWithItsList(t *testing.T) {
 			attempts, at, rule_version)
 			SELECT id, 0, source, 0, '', '', '', '` + status + `', '', 1, now(), 1 FROM events`
 	}
-	appendEvent(t, db.Pool, known.Number["stripe"], "k")
+	appendEvent(t, db, sources["stripe"], "k")
 	db.Exec(t, outcome("applied"))
 	for _, row := range []struct{ kind, insert, remove string }{
 		{"", "SELECT", ""},
@@ -93,9 +90,7 @@ func TestSummarize_eachKind_isListedWithItsList(t *testing.T) {
 		if row.kind == "" {
 			want = nil
 		}
-		if diff := cmp.Diff(want, summarize()); diff != "" {
-			t.Errorf("%.200s: %s", row.insert, diff)
-		}
+		testkit.Equal(t, fmt.Sprintf("kinds after %.200s", row.insert), want, summarize())
 		if row.remove != "" {
 			db.Exec(t, `DELETE FROM `+row.remove)
 		}
@@ -105,14 +100,10 @@ func TestSummarize_eachKind_isListedWithItsList(t *testing.T) {
 // The summary reads no large table completely.
 func TestSummarize_largeTables_plansUseIndexes(t *testing.T) {
 	t.Parallel()
-	db := testkit.Database(t)
-	tx, err := db.Pool.Begin(t.Context())
-	must(t, err)
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	_, err = tx.Exec(t.Context(), "SET LOCAL enable_seqscan = off") // it remains where no index serves
-	must(t, err)
+	// a sequential scan remains where no index serves
+	tx := testkit.OpenTx(t, testkit.Database(t).Pool, "SET LOCAL enable_seqscan = off")
 	plan, err := postgres.Collect(t.Context(), tx, pgx.RowTo[string], "EXPLAIN "+operations.SummarySQL, 1000)
-	must(t, err)
+	testkit.Must(t, err)
 	large := regexp.MustCompile(`Seq Scan on (activity|outcomes|effect|runs|refetch|checkpoints)\w*`)
 	ended := regexp.MustCompile(`Index Cond: \(\(?ended_at > `)
 	if text := strings.Join(plan, "\n"); large.MatchString(text) || !ended.MatchString(text) {

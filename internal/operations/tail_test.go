@@ -24,11 +24,9 @@ type follow struct {
 
 func newFollow(t *testing.T) *follow {
 	t.Helper()
-	db := testkit.Database(t)
-	known, err := events.RegisterSources(t.Context(), db.Pool, map[string]string{"stripe": "stripe", "shop": "shopify"})
-	must(t, err)
+	db, sources := withSources(t)
 	f := &follow{&operations.Follower{Pool: db.Role(t, "operator"), Logger: testkit.Logger(t),
-		Interval: 20 * time.Millisecond}, db, known.Number["shop"]}
+		Interval: 20 * time.Millisecond}, db, sources["shop"]}
 	t.Cleanup(f.Close)
 	return f
 }
@@ -45,15 +43,11 @@ func (f *follow) append(t *testing.T, keys ...string) (last int64) {
 // appendDelivery appends a delivery with several events, whose ids have no known order.
 func (f *follow) appendDelivery(t *testing.T, keys ...string) int64 {
 	t.Helper()
-	d := events.Delivery{Source: f.shop, ReceivedAt: time.Now().UTC(), Origin: events.OriginWebhook,
-		Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(`{}`)}
-	for _, key := range keys {
-		d.Events = append(d.Events, provider.Event{Key: key, Type: "order." + key[:1], ObjectType: "order",
-			ObjectID: key})
+	all := make([]provider.Event, len(keys))
+	for i, key := range keys {
+		all[i] = provider.Event{Key: key, Type: "order." + key[:1], ObjectType: "order", ObjectID: key}
 	}
-	receipts, err := events.Append(t.Context(), f.db.Pool, []events.Delivery{d})
-	must(t, err)
-	return receipts[0][len(keys)-1].ID
+	return store(t, f.db, f.shop, `{}`, all...)
 }
 
 // watch subscribes and waits until the follower delivers.
@@ -62,7 +56,7 @@ func (f *follow) watch(t *testing.T, p operations.TailParams) (batches <-chan op
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	batches, err := f.Subscribe(ctx, p)
-	must(t, err)
+	testkit.Must(t, err)
 	return batches, cancel
 }
 
@@ -118,7 +112,7 @@ func TestFollower_filters_selectEvents(t *testing.T) {
 	first := f.append(t, "z1")
 	filter := func(pairs ...string) operations.TailParams {
 		p := operations.TailParams{After: first}
-		must(t, operations.Parse(&p, paramsOf(pairs...)))
+		testkit.Must(t, operations.Parse(&p, paramsOf(pairs...)))
 		return p
 	}
 	f.append(t, "a1", "a2", "z2") // stored: selected in SQL
@@ -170,10 +164,10 @@ func TestFollower_lateCommit_losesAndDoublesNothing(t *testing.T) {
 		((extract(epoch FROM clock_now()) * 1000)::bigint + 1) << 20, 'event_id', 'late'))).* FROM events e
 		WHERE id = $1`, first)
 	f.append(t, "a1", "a2")
-	must(t, late.Commit(t.Context()))
+	testkit.Must(t, late.Commit(t.Context()))
 	f.append(t, "z1")
 	page, err := events.List(t.Context(), f.db.Pool, events.Filter{AfterID: first}, "", 0)
-	must(t, err)
+	testkit.Must(t, err)
 	var all []string
 	for _, e := range slices.Backward(page.Items) {
 		all = append(all, e.EventID)
@@ -264,7 +258,7 @@ func TestFollower_closedWhileEventsAreRead_ends(t *testing.T) {
 	for _, p := range []operations.TailParams{{}, {After: 1}} {
 		follower := &operations.Follower{Pool: f.Pool, Interval: time.Hour}
 		batches, err := follower.Subscribe(t.Context(), p)
-		must(t, err)
+		testkit.Must(t, err)
 		follower.Close()
 		testkit.Eventually(t, time.Minute, func() error {
 			if n := operations.Watchers(follower); n != 0 {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postern-gateway/postern/internal/effects/rules"
@@ -35,13 +34,11 @@ func TestCountStates_manyEffects_areBounded(t *testing.T) {
 		SELECT 'replay', '{}', '', '', 'done', '', '{}', now(), now(), now() FROM generate_series(1, 5000)`)
 	operator := db.Role(t, "operator")
 	w, err := operations.CountWaiting(t.Context(), operator)
-	must(t, err)
-	if diff := cmp.Diff(operations.Waiting{DeadEvents: 20, Effects: 3}, w); diff != "" {
-		t.Error(diff)
-	}
+	testkit.Must(t, err)
+	testkit.Equal(t, "what waits", operations.Waiting{DeadEvents: 20, Effects: 3}, w)
 	rule, err := operations.ShowEffectRule(t.Context(), operator, []*rules.Rule{{Name: "mail"}},
 		operations.RuleName{Rule: "mail"})
-	must(t, err)
+	testkit.Must(t, err)
 	if len(rule.States) != 2 || rule.States[0].Count != 2 || rule.States[1].Count != 3 || rule.CountedSince.IsZero() {
 		t.Errorf("2 of the newest 10,000 are done, 3 need review: %+v", rule.StateCounts)
 	}
@@ -49,7 +46,7 @@ func TestCountStates_manyEffects_areBounded(t *testing.T) {
 		for sql, args := range map[string][]any{operations.WaitingSQL: {1000},
 			operations.CountStatesSQL: {"mail", 10}} {
 			plan, err := postgres.Collect(t.Context(), tx, pgx.RowTo[string], "EXPLAIN "+sql, args...)
-			must(t, err)
+			testkit.Must(t, err)
 			for _, line := range plan {
 				if strings.Contains(line, "Seq Scan on") && !strings.Contains(line, "checkpoints") { // it is empty
 					t.Errorf("%s: %s", name, strings.Join(plan, "\n"))
@@ -71,7 +68,7 @@ func TestSources_manyTypes_areAggregatedOnce(t *testing.T) {
 		testkit.ExecSQL(t, tx, "PREPARE listed (text[], text[], text, text, int) AS "+operations.SourcesSQL)
 		plan, err := postgres.Collect(t.Context(), tx, pgx.RowTo[string],
 			"EXPLAIN (ANALYZE, TIMING OFF) EXECUTE listed ('{}', '{}', '', '', 101)")
-		must(t, err)
+		testkit.Must(t, err)
 		testkit.ExecSQL(t, tx, "DEALLOCATE listed") // a rollback does not
 		aggregates := slices.DeleteFunc(slices.Clone(plan), func(line string) bool {
 			return !strings.Contains(line, "Aggregate")
