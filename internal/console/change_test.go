@@ -2,6 +2,8 @@ package console
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -12,6 +14,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // replayable returns an environment with a dead event, and the path of the event's page.
@@ -28,29 +31,20 @@ func TestChange_sentTwice_isDoneOnce(t *testing.T) {
 	e, path := replayable(t, requireTokens)
 	b := e.login(t, "ada", adminauth.Operator)
 	p := b.get(t, path)
-	first := b.submit(t, p, "Replay", "p.reason", "a new rule")
-	second := b.submit(t, p, "Replay", "p.reason", "a new rule")
-	if first.status != http.StatusSeeOther || first.header.Get("Location") != "/console/runs/1" ||
-		second.status != first.status || second.header.Get("Location") != first.header.Get("Location") {
-		t.Errorf("%d to %s, then %d to %s: %s", first.status, first.header.Get("Location"), second.status,
-			second.header.Get("Location"), first.text())
+	for _, name := range []string{"first", "second"} {
+		got := b.submit(t, p, "Replay", "p.reason", "a new rule")
+		got.want(t, name, http.StatusSeeOther)
+		testkit.Equal(t, name+" leads to", "/console/runs/1", got.header.Get("Location"))
 	}
-	got := e.db.QueryStrings(t, `SELECT concat_ws(' ', actor, via, action, reason, run, address ~ '^127') FROM audit
-		WHERE action <> 'console login'`)
-	if len(got) != 1 || got[0] != "ada console replay a new rule 1 t" {
-		t.Errorf("the audit has %q", got)
-	}
-	if p := b.submit(t, p, "Replay", "p.reason", "another"); p.status != http.StatusUnprocessableEntity {
-		t.Errorf("the same form with another reason: %d %s", p.status, p.text())
-	}
+	testkit.Equal(t, "audit", []string{"ada console replay a new rule 1 t"}, e.db.QueryStrings(t, `SELECT concat_ws(' ',
+		actor, via, action, reason, run, address ~ '^127') FROM audit WHERE action <> 'console login'`))
+	b.submit(t, p, "Replay", "p.reason", "another").want(t, "the same form with another reason",
+		http.StatusUnprocessableEntity)
 	open, path := replayable(t)
 	browser := open.browser()
-	if p := browser.submit(t, browser.get(t, path), "Replay"); p.status != http.StatusSeeOther {
-		t.Errorf("without tokens: %d %s", p.status, p.text())
-	}
-	if got := open.db.QueryStrings(t, `SELECT concat_ws(' ', actor, via) FROM audit`); got[0] != "loopback loopback" {
-		t.Errorf("the audit has %q", got)
-	}
+	browser.submit(t, browser.get(t, path), "Replay").want(t, "without tokens", http.StatusSeeOther)
+	testkit.Equal(t, "audit without tokens", []string{"loopback loopback"},
+		open.db.QueryStrings(t, `SELECT concat_ws(' ', actor, via) FROM audit`))
 }
 
 // What an operator has entered survives an ended session and an error of the server. The page of an
@@ -76,28 +70,26 @@ func TestChange_notExecuted_losesNothing(t *testing.T) {
 	p := b.get(t, path+"?decode=1")
 	e.db.Exec(t, `DELETE FROM console_sessions`)
 	out := b.submit(t, p, "Replay", "p.reason", "a <new> rule")
-	login := b.get(t, out.header.Get("Location"))
-	form := login.forms()["Log in"]
-	in := b.post(t, form.action, url.Values{"token": {secret}, "next": form.values["next"]})
-	if p = b.get(t, in.header.Get("Location")); out.status != http.StatusSeeOther || p.status != http.StatusOK ||
-		!strings.HasSuffix(in.header.Get("Location"), path+"?decode=1") ||
-		!strings.Contains(p.text(), "Not done: Replay. Your session had ended. The reason that you entered: a <new> "+
-			"rule") {
-		t.Fatalf("after the login: %s %d %.1500s", in.header.Get("Location"), p.status, p.text())
+	out.want(t, "without a session", http.StatusSeeOther)
+	in := b.submit(t, b.get(t, out.header.Get("Location")), "Log in", "token", secret)
+	p = b.get(t, in.header.Get("Location"))
+	p.want(t, "after the login", http.StatusOK,
+		"Not done: Replay. Your session had ended. The reason that you entered: a <new> rule")
+	if !strings.HasSuffix(in.header.Get("Location"), path+"?decode=1") {
+		t.Fatalf("the login leads to %s", in.header.Get("Location"))
 	}
 	failures = 2
 	failed := b.submit(t, p, "Replay", "p.reason", "a <new> rule")
-	if again := b.submit(t, failed, "Replay"); failed.status != 503 || again.status != 503 ||
-		!slices.Contains(again.links(), path+"?decode=1") || slices.Contains(again.links(), changePath) {
-		t.Errorf("%d, then %d with the links %q", failed.status, again.status, again.links())
+	failed.want(t, "failed", http.StatusServiceUnavailable)
+	again := b.submit(t, failed, "Replay")
+	again.want(t, "failed again", http.StatusServiceUnavailable)
+	if links := again.links(); !slices.Contains(links, path+"?decode=1") || slices.Contains(links, changePath) {
+		t.Errorf("the page of the error has the links %q", links)
 	}
-	if done := b.submit(t, failed, "Replay"); done.header.Get("Location") != "/console/runs/1" {
-		t.Errorf("the same form again: %d to %s %.1500s", done.status, done.header.Get("Location"), done.text())
-	}
-	if got := e.db.QueryStrings(t, `SELECT reason FROM audit WHERE action = 'replay'`); len(got) != 1 ||
-		got[0] != "a <new> rule" {
-		t.Errorf("the audit has %q", got)
-	}
+	done := b.submit(t, failed, "Replay")
+	testkit.Equal(t, "the same form leads to", "/console/runs/1", done.header.Get("Location"))
+	testkit.Equal(t, "audit", []string{"a <new> rule"},
+		e.db.QueryStrings(t, `SELECT reason FROM audit WHERE action = 'replay'`))
 }
 
 // Each form that a page offers is one that the API understands, and leads to a page.
@@ -129,42 +121,33 @@ func TestChange_selectedEffects_allOrNone(t *testing.T) {
 	e.db.Exec(t, `INSERT INTO effects OVERRIDING SYSTEM VALUE SELECT (jsonb_populate_record(e,
 		'{"effect": 7, "key": "other"}')).* FROM effects e WHERE effect = 1`)
 	b := e.browser()
-	p := b.get(t, Prefix+"effects")
 	var selectable []string
-	for _, n := range p.all("input") {
+	for _, n := range b.get(t, Prefix+"effects").all("input") {
 		if attribute(n, "form") == "selection" && attribute(n, "name") == "p.ids" {
 			selectable = append(selectable, attribute(n, "value"))
 		}
 	}
-	if !slices.Equal(selectable, []string{"7", "2", "1"}) { // effect 3 is done
-		t.Errorf("the page offers %q", selectable)
-	}
-	states := func() []string {
-		return e.db.QueryStrings(t, `SELECT concat_ws(' ', effect, state) FROM effects ORDER BY effect`)
-	}
-	before := states()
+	testkit.Equal(t, "selectable effects", []string{"7", "2", "1"}, selectable) // effect 3 is done
 	for _, c := range []struct {
-		ids  []string
-		want int
-	}{{nil, 400}, {[]string{"1", "2"}, 400}, {[]string{"1", "7"}, 303}} {
+		ids    []string
+		want   int
+		states string
+	}{
+		{nil, 400, "1 awaiting_approval, 2 needs_review, 3 done, 7 awaiting_approval"},
+		{[]string{"1", "2"}, 400, "1 awaiting_approval, 2 needs_review, 3 done, 7 awaiting_approval"},
+		{[]string{"1", "7"}, 303, "1 planned, 2 needs_review, 3 done, 7 planned"},
+	} {
 		f := b.get(t, Prefix+"effects").forms()["Change the selected effects"].values
 		f.Set("path", "/api/v1/effects/approve")
 		f.Set("p.reason", "agreed")
 		f["p.ids"] = c.ids
-		if got := b.post(t, Prefix+"do", f); got.status != c.want {
-			t.Errorf("%q: %d, want %d: %s", c.ids, got.status, c.want, got.text())
-		}
-		if c.want == 303 {
-			before = []string{"1 planned", "2 needs_review", "3 done", "7 planned"}
-		}
-		if after := states(); !slices.Equal(after, before) {
-			t.Errorf("%q: %q, want %q", c.ids, after, before)
-		}
+		b.post(t, Prefix+"do", f).want(t, fmt.Sprintf("%q", c.ids), c.want)
+		testkit.Equal(t, fmt.Sprintf("states after %q", c.ids), c.states, e.db.QueryStrings(t,
+			`SELECT string_agg(concat_ws(' ', effect, state), ', ' ORDER BY effect) FROM effects`)[0])
 	}
-	if got := e.db.QueryStrings(t, `SELECT concat_ws(' ', action, target, reason) FROM audit WHERE action <> 'replay'
-		ORDER BY id`); strings.Join(got, ", ") != "effects approve effect 1 agreed, effects approve effect 7 agreed" {
-		t.Errorf("the audit has %q", got)
-	}
+	testkit.Equal(t, "audit", []string{"effects approve effect 1 agreed", "effects approve effect 7 agreed"},
+		e.db.QueryStrings(t, `SELECT concat_ws(' ', action, target, reason) FROM audit WHERE action <> 'replay'
+			ORDER BY id`))
 }
 
 // With approvals.separate, the page of a run disables the approval for its requester and says why,
@@ -182,8 +165,9 @@ func TestChange_ownRun_isNotApproved(t *testing.T) {
 	for path, label := range map[string]string{address: "Approve", Prefix + "effects/1": "Approve",
 		Prefix + "effects/2": "Resolve"} {
 		own, others := ada.get(t, path), bob.get(t, path)
-		if _, offered := own.forms()[label]; offered || !strings.Contains(own.text(), "the token ada requested run") {
-			t.Errorf("%s of ada: %s", path, own.text())
+		own.want(t, path+" of ada", http.StatusOK, "the token ada requested run")
+		if _, offered := own.forms()[label]; offered {
+			t.Errorf("%s offers ada: %s", path, label)
 		}
 		forged := others.forms()[label].values
 		if forged == nil {
@@ -196,21 +180,15 @@ func TestChange_ownRun_isNotApproved(t *testing.T) {
 			forged.Set("p.step", e.db.QueryStrings(t, `UPDATE effect_steps SET step = 'mail' WHERE effect = 2
 				RETURNING step`)[0])
 		}
-		if got := ada.post(t, Prefix+"do", forged); got.status != http.StatusForbidden {
-			t.Errorf("%s forged by ada: %d %s", path, got.status, got.text())
+		ada.post(t, Prefix+"do", forged).want(t, path+" forged by ada", http.StatusForbidden)
+	}
+	bob.submit(t, bob.get(t, address), "Approve", "p.reason", "agreed").want(t, "approved by bob", http.StatusSeeOther)
+	bob.get(t, address).want(t, "the run", http.StatusOK, "token ada, from", "token bob, from",
+		"This needs the role operator.")
+	for _, n := range bob.get(t, Prefix+"effects").all("option") {
+		if attribute(n, "value") == "/api/v1/effects/retry" {
+			t.Error("an approver is offered a retry")
 		}
-	}
-	if got := bob.submit(t, bob.get(t, address), "Approve", "p.reason", "agreed"); got.status != http.StatusSeeOther {
-		t.Errorf("approved by bob: %d %s", got.status, got.text())
-	}
-	if text := bob.get(t, address).text(); !strings.Contains(text, "token ada, from") ||
-		!strings.Contains(text, "token bob, from") || !strings.Contains(text, "This needs the role operator.") {
-		t.Errorf("the run: %s", text)
-	}
-	if options := bob.get(t, Prefix+"effects").all("option"); slices.ContainsFunc(options, func(n *html.Node) bool {
-		return attribute(n, "value") == "/api/v1/effects/retry"
-	}) {
-		t.Error("an approver is offered a retry")
 	}
 }
 
@@ -224,12 +202,11 @@ func TestChange_foreignForms_areRejected(t *testing.T) {
 	foreign := other.get(t, path).forms()["Replay"].values.Get("form_token")
 	before := e.contents(t)
 	for _, c := range []struct {
-		name   string
-		header http.Header
-		host   string
-		field  string
-		value  string
-		want   int
+		name         string
+		header       http.Header
+		host         string
+		field, value string
+		want         int
 	}{
 		{"no form token", nil, "", "form_token", "", 400},
 		{"another operator's form token", nil, "", "form_token", foreign, 400},
@@ -256,17 +233,12 @@ func TestChange_foreignForms_areRejected(t *testing.T) {
 		{"a large form", nil, "", "p.reason", strings.Repeat("x", 1<<20), 400},
 		{"a bad key", nil, "", "key", strings.Repeat("\xff", 300), 400},
 	} {
-		values := url.Values{}
-		for name := range own {
-			values.Set(name, own.Get(name))
-		}
+		values := maps.Clone(own)
 		if c.field != "" {
 			values.Set(c.field, c.value)
 		}
 		b.headers, b.host = c.header, c.host
-		if p := b.post(t, "/console/do", values); p.status != c.want {
-			t.Errorf("%s: %d, want %d: %s", c.name, p.status, c.want, p.text())
-		}
+		b.post(t, "/console/do", values).want(t, c.name, c.want)
 	}
 	b.headers, b.host = nil, "rebound.example"
 	if p := b.get(t, path); p.status != http.StatusMisdirectedRequest || strings.Contains(p.text(), "customer") {
@@ -277,9 +249,7 @@ func TestChange_foreignForms_areRejected(t *testing.T) {
 	browser := open.browser()
 	for _, host := range []string{"rebound.example", "192.0.2.7", "127.0.0.1.evil.example", "localhost.evil"} {
 		browser.host = host
-		if p := browser.get(t, "/console/events"); p.status != http.StatusMisdirectedRequest {
-			t.Errorf("without tokens, %s: %d", host, p.status)
-		}
+		browser.get(t, "/console/events").want(t, "without tokens, "+host, http.StatusMisdirectedRequest)
 	}
 }
 
@@ -320,9 +290,7 @@ func TestChange_withoutTheRight_isForbidden(t *testing.T) {
 			before := e.contents(t)
 			for _, f := range changeForms(t, e.open(t)) {
 				f.Set("form_token", token[:64])
-				if p := b.post(t, "/console/do", f); p.status != http.StatusForbidden {
-					t.Errorf("%s: %d %s", f.Get("path"), p.status, p.text())
-				}
+				b.post(t, "/console/do", f).want(t, f.Get("path"), http.StatusForbidden)
 			}
 			e.checkUnchanged(t, before)
 		})
@@ -335,7 +303,7 @@ func (e *env) open(t *testing.T) *env {
 	o := e.console.Options
 	o.ReadOnly, o.RequireTokens = false, false
 	c, err := New(o)
-	must(t, err)
+	testkit.Must(t, err)
 	return &env{console: c, url: serve(t, c)}
 }
 

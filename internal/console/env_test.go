@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -65,11 +66,11 @@ func newEnv(t testing.TB, change ...func(*Options)) *env {
 	e := &env{db: testkit.Database(t)}
 	known, err := events.RegisterSources(t.Context(), e.db.Pool, map[string]string{"stripe": "stripe",
 		"shop": "shopify"})
-	must(t, err)
+	testkit.Must(t, err)
 	e.source = known.Number["stripe"]
 	e.db.Exec(t, `UPDATE sources SET api_reads = '{events,objects,object}'`)
 	cfg, err := config.Parse([]byte(envConfig), func(string) string { return "" })
-	must(t, err)
+	testkit.Must(t, err)
 	e.pool = e.db.Role(t, "operator")
 	o := Options{Pages: e.pool, Sessions: e.pool, Name: "test", Version: "v0", Logger: testkit.Logger(t),
 		Tokens: tokens{e.pool}, Endpoints: cfg.Endpoints, Rules: cfg.Rules}
@@ -85,7 +86,7 @@ func newEnv(t testing.TB, change ...func(*Options)) *env {
 		o.API = e.api
 	}
 	e.console, err = New(o)
-	must(t, err)
+	testkit.Must(t, err)
 	e.url = serve(t, e.console)
 	return e
 }
@@ -108,26 +109,18 @@ func requireTokens(o *Options) { o.RequireTokens = true }
 
 func readOnly(o *Options) { o.ReadOnly = true }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // token creates a token and returns its secret.
 func (e *env) token(t *testing.T, name string, role adminauth.Role) string {
 	t.Helper()
 	secret, _, err := adminauth.CreateToken(t.Context(), e.pool, name, role, "ada", time.Time{})
-	must(t, err)
+	testkit.Must(t, err)
 	return secret
 }
 
 // advanceClock moves the database's clock, e.g. by "1 hour".
 func (e *env) advanceClock(t *testing.T, by string) {
 	t.Helper()
-	e.db.Exec(t, `CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$SELECT
-		clock_timestamp() + interval '`+by+`'$$`)
+	e.db.ReplaceClock(t, "clock_timestamp() + interval '"+by+"'")
 }
 
 // thing is the texts of one event and of everything that belongs to it.
@@ -156,7 +149,7 @@ func (e *env) add(t *testing.T, x thing) int64 {
 		Body:         []byte(x.body), Events: []provider.Event{{Key: x.key, Type: x.eventType, Account: x.account,
 			ObjectType: x.objectType, ObjectID: x.objectID, OccurredAt: x.occurred,
 			APIVersion: "2026-06-30", Fingerprint: provider.BodyFingerprint([]byte(x.body))}}}})
-	must(t, err)
+	testkit.Must(t, err)
 	id := receipts[0][0].ID
 	stored := func(s string) string { return events.SanitizeText(s) }
 	if x.state != "" {
@@ -284,6 +277,14 @@ type browser struct {
 	headers http.Header
 }
 
+// cookies returns the cookies that the browser keeps.
+func (b *browser) cookies(t *testing.T) []*http.Cookie {
+	t.Helper()
+	address, err := url.Parse(b.url)
+	testkit.Must(t, err)
+	return b.client.Jar.Cookies(address)
+}
+
 // browser returns a browser without cookies.
 func (e *env) browser() *browser {
 	jar, _ := cookiejar.New(nil) // never returns an error
@@ -320,27 +321,47 @@ func (b *browser) post(t *testing.T, path string, values url.Values) *response {
 func (b *browser) do(t *testing.T, method, path string, values url.Values) *response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, b.url+path, strings.NewReader(values.Encode()))
-	must(t, err)
+	testkit.Must(t, err)
 	if method == http.MethodPost {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		req.Header.Set("Origin", b.url)
 		req.Header.Set("Sec-Fetch-Site", "same-origin")
 	}
-	for name, given := range b.headers {
-		req.Header[name] = given
-	}
+	maps.Copy(req.Header, b.headers)
 	req.Host = b.host
 	res, err := b.client.Do(req)
-	must(t, err)
+	testkit.Must(t, err)
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(res.Body)
-	must(t, err)
+	testkit.Must(t, err)
 	p := &response{status: res.StatusCode, header: res.Header, body: string(body)}
 	if strings.HasPrefix(res.Header.Get("Content-Type"), "text/html") {
 		p.root, err = html.Parse(bytes.NewReader(body))
-		must(t, err)
+		testkit.Must(t, err)
 	}
 	return p
+}
+
+// want fails the test unless a page has a status, and contains texts.
+func (p *response) want(t *testing.T, what string, status int, texts ...string) {
+	t.Helper()
+	if p.status != status {
+		t.Errorf("%s: %d to %s, want %d: %.3000s", what, p.status, p.header.Get("Location"), status, p.text())
+		return
+	}
+	for _, text := range texts {
+		if !strings.Contains(p.text(), text) {
+			t.Errorf("%s: without %q: %.3000s", what, text, p.text())
+		}
+	}
+}
+
+// wantPages fails the test unless each page, by its path after the prefix, contains texts.
+func (b *browser) wantPages(t *testing.T, pages map[string][]string) {
+	t.Helper()
+	for path, texts := range pages {
+		b.get(t, Prefix+path).want(t, path, http.StatusOK, texts...)
+	}
 }
 
 // all returns the elements of a page with a name.

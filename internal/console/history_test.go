@@ -10,6 +10,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/provider/stripe"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // applied adds an event of customer cus_1 that occurred at a minute, with its outcome.
@@ -34,17 +35,14 @@ func TestObject_history_isComparedByEventAndTime(t *testing.T) {
 	b := e.browser()
 	const object = Prefix + "objects/stripe/customer/cus_1"
 	first := e.applied(t, 1, 5, "applied")
-	if p := b.get(t, object); strings.Contains(p.body, "<figure") || !strings.Contains(p.text(), "first state") {
-		t.Errorf("one event: %s", p.text())
+	p := b.get(t, object)
+	if p.want(t, "one event", http.StatusOK, "first state"); strings.Contains(p.body, "<figure") {
+		t.Errorf("one event has a picture: %s", p.text())
 	}
 	late := e.applied(t, 2, 1, "stale")
 	last := e.applied(t, 3, 9, "applied")
-	p := b.get(t, object)
-	for _, text := range []string{"Order of occurrence", "~1", "Compare two events", "State at a time"} {
-		if !strings.Contains(p.text(), text) {
-			t.Errorf("without %q: %s", text, p.text())
-		}
-	}
+	p = b.get(t, object)
+	p.want(t, "three events", http.StatusOK, "Order of occurrence", "~1", "Compare two events", "State at a time")
 	// The late event is the first above and the second below.
 	if want := fmt.Sprintf(`<a href="%sevents/%d" class="mark quiet"><title>customer.updated, stale: occurred`, Prefix,
 		late); !strings.Contains(p.body, want) || !strings.Contains(p.body, `<line x1="14" y1="30" x2="78" y2="82"/>`) {
@@ -59,25 +57,15 @@ func TestObject_history_isComparedByEventAndTime(t *testing.T) {
 		"/diff?to=" + to:                                  {`state.name"N1""N3"`},
 		"/diff?to=" + from:                                {"no event was applied before", "Nothing before"},
 		"/diff?from=" + fmt.Sprint(late) + "&to=" + to:    {`"N2""N3"`, "stale"},
-		"/diff?filter=1&from=" + from + "&to=":            {""},
 		"/at?time=" + at(150*time.Second):                 {"name N1"},
 		"/at?time=" + at(5*time.Minute):                   {"name N3", "differences to the present object"},
 		"/at?order=occurrence&time=" + at(-8*time.Minute): {"name N2", "arrived later", "as the mirror had it"},
 		"/at?order=occurrence&time=" + at(-4*time.Minute): {"name N1", "as the provider had it"},
 	} {
-		p := b.get(t, object+path)
-		if strings.Contains(path, "filter=1") {
-			if to := p.header.Get("Location"); to != object+"/diff?from="+from {
-				t.Errorf("%s leads to %s", path, to)
-			}
-			continue
-		}
-		for _, text := range texts {
-			if p.status != http.StatusOK || !strings.Contains(p.text(), text) {
-				t.Errorf("%s: %d without %q: %.3000s", path, p.status, text, p.text())
-			}
-		}
+		b.get(t, object+path).want(t, path, http.StatusOK, texts...)
 	}
+	testkit.Equal(t, "an empty filter leads to", object+"/diff?from="+from,
+		b.get(t, object+"/diff?filter=1&from="+from+"&to=").header.Get("Location"))
 	for path, want := range map[string]string{
 		"/diff?to=1":  "is not one of object customer cus_1",
 		"/at":         "give time",
@@ -96,13 +84,8 @@ func TestObject_historyWithoutSources_saysWhy(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Endpoints = nil })
 	e.applied(t, 1, 5, "applied")
 	e.applied(t, 2, 6, "applied")
-	p := e.browser().get(t, Prefix+"objects/stripe/customer/cus_1")
-	for _, text := range []string{"States are not shown: this process has no configuration", "not configured",
-		"Applied"} {
-		if !strings.Contains(p.text(), text) {
-			t.Errorf("without %q: %s", text, p.text())
-		}
-	}
+	e.browser().wantPages(t, map[string][]string{"objects/stripe/customer/cus_1": {
+		"States are not shown: this process has no configuration", "not configured", "Applied"}})
 }
 
 // reject stores a rejected delivery of the source stripe that is signed with a secret.
@@ -110,10 +93,10 @@ func (e *env) reject(t *testing.T, n int, secret string) {
 	t.Helper()
 	p, at := stripe.Stripe{}, time.Now().Add(-time.Hour)
 	sample, err := p.MakeVariant(p.Samples()[0], n, at, true)
-	must(t, err)
+	testkit.Must(t, err)
 	d, err := p.Sign(&provider.Source{Name: "stripe", Secrets: []provider.Secret{{Name: "first",
 		Value: []byte(secret)}}}, sample, at)
-	must(t, err)
+	testkit.Must(t, err)
 	e.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
 		VALUES ($1, 'wrong_signature', 'none of 1 secrets', '203.0.113.7', $2,
 			jsonb_build_object('Stripe-Signature', $3::text), $4, length($4::bytea))`,
@@ -130,48 +113,37 @@ func TestRejections_verifyAgain_reprocessesTheValidOnes(t *testing.T) {
 		e.reject(t, n, secretCanary)
 	}
 	e.reject(t, 3, "whsec_forged")
-	p := b.get(t, Prefix+"rejections")
-	for _, text := range []string{"By source and reason", "203.0.113.7 (4)", "every delivery of stripe is rejected",
-		"verify again"} {
-		if !strings.Contains(p.text(), text) {
-			t.Errorf("without %q: %s", text, p.text())
+	b.wantPages(t, map[string][]string{
+		"rejections":              {"By source and reason", "203.0.113.7 (4)", "every delivery of stripe is rejected", "verify again"},
+		"rejections/1":            {"The delivery is valid now"},
+		"rejections/4":            {"not valid with the current secrets either"},
+		"rejections/verify?ids=4": {"No delivery is valid now."},
+	})
+	for _, path := range []string{"rejections/1", "rejections/4", "rejections/verify?ids=4"} {
+		if p := b.get(t, Prefix+path); strings.Contains(p.body, secretCanary) {
+			t.Errorf("%s shows the secret: %s", path, p.text())
 		}
 	}
-	for path, text := range map[string]string{"rejections/1": "The delivery is valid now",
-		"rejections/4":            "not valid with the current secrets either",
-		"rejections/verify?ids=4": "No delivery is valid now."} {
-		if p := b.get(t, Prefix+path); !strings.Contains(p.text(), text) || strings.Contains(p.body, secretCanary) {
-			t.Errorf("%s: %s", path, p.text())
-		}
-	}
-	p = b.get(t, Prefix+"rejections/verify?"+url.Values{"source": {"stripe"},
-		"rejection_reason": {"wrong_signature"}}.Encode())
-	if want := "Valid now: 3 of 4 deliveries, with 3 events. Still rejected: 1 wrong signature."; !strings.Contains(
-		p.text(), want) {
-		t.Fatalf("without %q: %d %s", want, p.status, p.text())
-	}
+	p := b.get(t, Prefix+"rejections/verify?source=stripe&rejection_reason=wrong_signature")
+	p.want(t, "verify again", http.StatusOK,
+		"Valid now: 3 of 4 deliveries, with 3 events. Still rejected: 1 wrong signature.")
 	e.reject(t, 5, secretCanary) // after the page was read
-	if to := b.submit(t, p, "Reprocess 3 deliveries"); to.status != http.StatusBadRequest ||
-		!strings.Contains(to.text(), "give a reason") {
-		t.Errorf("without a reason: %d %s", to.status, to.text())
+	b.submit(t, p, "Reprocess 3 deliveries").want(t, "without a reason", http.StatusBadRequest, "give a reason")
+	reprocess := func(ids, label string) *response {
+		t.Helper()
+		to := b.submit(t, b.get(t, Prefix+"rejections/verify?ids="+ids), label, "p.reason", "rotated")
+		to.want(t, label, http.StatusSeeOther)
+		return to
 	}
-	p = b.get(t, Prefix+"rejections/verify?ids=1,2,3,4")
-	to := b.submit(t, p, "Reprocess 3 deliveries", "p.reason", "rotated")
-	if location := to.header.Get("Location"); to.status != http.StatusSeeOther ||
-		location != Prefix+"audit?action=rejections+reprocess" {
-		t.Errorf("%d %s %s", to.status, location, to.text())
+	testkit.Equal(t, "address after three", Prefix+"audit?action=rejections+reprocess",
+		reprocess("1,2,3,4", "Reprocess 3 deliveries").header.Get("Location"))
+	testkit.Equal(t, "rejections left", []string{"4", "5"},
+		e.db.QueryStrings(t, `SELECT id::text FROM rejections ORDER BY id`))
+	address := reprocess("5", "Reprocess 1 delivery").header.Get("Location")
+	if p := b.get(t, address); len(p.all("tr")) != 2 {
+		t.Errorf("%s leads to %s", address, p.text())
 	}
-	if left := fmt.Sprint(e.db.QueryStrings(t, `SELECT id::text FROM rejections ORDER BY id`)); left != "[4 5]" {
-		t.Errorf("rejections %s are left", left)
-	}
-	p = b.get(t, Prefix+"rejections/verify?ids=5")
-	to = b.submit(t, p, "Reprocess 1 delivery", "p.reason", "rotated")
-	if p := b.get(t, to.header.Get("Location")); len(p.all("tr")) != 2 {
-		t.Errorf("%s leads to %s", to.header.Get("Location"), p.text())
-	}
-	if p := b.get(t, Prefix+"rejections/verify?ids=5"); p.status != http.StatusNotFound {
-		t.Errorf("stored: %d %s", p.status, p.text())
-	}
+	b.get(t, Prefix+"rejections/verify?ids=5").want(t, "stored", http.StatusNotFound)
 }
 
 // Failures are grouped by reason, and each group leads to its retry.
@@ -179,24 +151,21 @@ func TestFailures_groups_leadToTheRetry(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	b := e.browser()
-	if p := b.get(t, Prefix+"failures"); !strings.Contains(p.text(), "No event has failed or is dead.") {
-		t.Errorf("none: %s", p.text())
-	}
+	b.wantPages(t, map[string][]string{"failures": {"No event has failed or is dead."}})
 	for i := range 3 {
 		e.add(t, thing{key: fmt.Sprint("evt_", i), eventType: "invoice.paid", objectType: "invoice", objectID: "in_1",
 			body: "{}", status: "dead", reason: fmt.Sprintf("the customer cus_%d00%d does not exist", i, i)})
 	}
 	e.add(t, thing{key: "evt_9", body: "{}", status: "failed", reason: "PostgreSQL is unavailable"})
 	p := b.get(t, Prefix+"failures?type=invoice.*")
-	if !strings.Contains(p.text(), "the customer cus_… does not exist") || strings.Contains(p.text(), "unavailable") {
-		t.Errorf("%s", p.text())
+	if p.want(t, "failures", http.StatusOK, "the customer cus_… does not exist"); strings.Contains(p.text(),
+		"unavailable") {
+		t.Errorf("another type is listed: %s", p.text())
 	}
 	want := Prefix + "runs/new/retry?failure_pattern=the+customer+cus_%E2%80%A6+does+not+exist&status=dead" +
 		"&type=invoice.%2A"
 	if links := strings.Join(p.links(), "\n"); !strings.Contains(links, want) {
 		t.Errorf("without %s: %s", want, links)
 	}
-	if p := b.get(t, want); p.status != http.StatusOK || !strings.Contains(p.text(), "3") {
-		t.Errorf("retry: %d %s", p.status, p.text())
-	}
+	b.get(t, want).want(t, "retry", http.StatusOK, "3")
 }

@@ -2,8 +2,11 @@ package console
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // Each page says what is there. Without any data, a list says what would be here.
@@ -11,18 +14,7 @@ func TestRecordPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	b := e.browser()
-	check := func(want map[string][]string) {
-		t.Helper()
-		for path, texts := range want {
-			p := b.get(t, Prefix+path)
-			for _, text := range texts {
-				if p.status != http.StatusOK || !strings.Contains(p.text(), text) {
-					t.Errorf("%s: %d without %q: %.3000s", path, p.status, text, p.text())
-				}
-			}
-		}
-	}
-	check(map[string][]string{
+	b.wantPages(t, map[string][]string{
 		"objects":              {"No object matches the filter. An object appears here when"},
 		"rejections":           {"No rejected delivery matches the filter. A delivery appears here if"},
 		"conflicts":            {"No conflict matches the filter."},
@@ -32,7 +24,7 @@ func TestRecordPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 	})
 	e.fill(t, "")
 	e.db.Exec(t, `UPDATE objects SET ambiguous = true, deleted = true, version_seen = 1790000001000000`)
-	check(map[string][]string{
+	b.wantPages(t, map[string][]string{
 		"objects": {"cus_0", "deletedambiguous, older rule", "2026-09-21 14:13:20seen 2026-09-21 14:13:21, rank 1"},
 		"objects/stripe/customer/cus_0": {"that the provider had at 2026-09-21 14:13:20, as a refetch that began at",
 			"The provider deleted this object. The mirror keeps its last state.",
@@ -53,9 +45,7 @@ func TestRecordPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"rejections/x":                 "There is no rejection x. The number of a rejection has only digits.",
 		"conflicts/99":                 "conflict 99",
 	} {
-		if p := b.get(t, Prefix+path); p.status != http.StatusNotFound || !strings.Contains(p.text(), want) {
-			t.Errorf("%s: %d %.2000s", path, p.status, p.text())
-		}
+		b.get(t, Prefix+path).want(t, path, http.StatusNotFound, want)
 	}
 }
 
@@ -73,25 +63,18 @@ func TestConflict_differentBodies_listsPlaces(t *testing.T) {
 	add(`{"a": [1, {"b": "` + strings.Repeat("y", 5000) + `"}], "same": 1.0, "api_version": "2"}`)
 	add(`no JSON`)
 	b := e.browser()
-	for path, texts := range map[string][]string{
+	b.wantPages(t, map[string][]string{
 		"conflicts/1": {"another version of its API", `body.a[1].b"x""yyy`, "5,002 bytes", `body.api_versionabsent"2"`,
 			"the secret second"},
 		"conflicts/2": {"One of the two bodies is not JSON"},
-	} {
-		p := b.get(t, Prefix+path)
-		for _, text := range texts {
-			if !strings.Contains(p.text(), text) {
-				t.Errorf("%s: without %q: %d %.3000s", path, text, p.status, p.text())
-			}
-		}
-		if strings.Contains(p.text(), "body.same") {
+	})
+	for _, path := range []string{"conflicts/1", "conflicts/2"} {
+		if strings.Contains(b.get(t, Prefix+path).text(), "body.same") {
 			t.Errorf("%s: equal values are listed", path)
 		}
 	}
 	e.db.Exec(t, `INSERT INTO redacted_events (event, run, at) SELECT id, 1, now() FROM events`)
-	if p := b.get(t, Prefix+"conflicts/1"); !strings.Contains(p.text(), "The stored event was redacted, so its body") {
-		t.Errorf("redacted: %d %.3000s", p.status, p.text())
-	}
+	b.wantPages(t, map[string][]string{"conflicts/1": {"The stored event was redacted, so its body"}})
 }
 
 // An object that several accounts have leads to a choice. The actions of each name its
@@ -104,52 +87,36 @@ func TestObject_severalAccounts_choice(t *testing.T) {
 			objectID: "cus_1", body: "{}", state: `{"of": "` + account + `"}`})
 	}
 	b := e.browser()
-	p := b.get(t, Prefix+"objects/stripe/customer/cus_1")
-	if p.status != http.StatusConflict || !strings.Contains(p.text(), "choose one account") {
-		t.Fatalf("%d %s", p.status, p.text())
-	}
-	var chosen []string
-	for _, href := range p.links() {
-		if strings.Contains(href, "account=") {
-			chosen = append(chosen, href)
-		}
-	}
-	if len(chosen) != 2 || chosen[0] != Prefix+"objects/stripe/customer/cus_1?account=" {
-		t.Fatalf("%q", chosen)
-	}
+	const object = Prefix + "objects/stripe/customer/cus_1"
+	p := b.get(t, object)
+	p.want(t, "several accounts", http.StatusConflict, "choose one account")
+	chosen := slices.DeleteFunc(p.links(), func(href string) bool { return !strings.Contains(href, "account=") })
+	testkit.Equal(t, "choices", []string{object + "?account=", object + "?account=acct_1"}, chosen)
 	e.db.Exec(t, `INSERT INTO rate_budgets (source, account, tokens, refilled_at, blocked_until, throttles, in_flight)
 		VALUES ($1, '', 0, now(), now(), 0, '{}')`, e.source)
 	for i, href := range chosen {
 		p := b.get(t, href)
-		if p.status != http.StatusOK {
-			t.Fatalf("%s: %d %s", href, p.status, p.text())
-		}
-		if to := b.submit(t, p, "Request a refetch"); to.status != http.StatusSeeOther ||
-			to.header.Get("Location") != href {
-			t.Fatalf("%s: %d %s %s", href, to.status, to.header.Get("Location"), to.text())
-		}
-		if n := e.db.QueryStrings(t, `SELECT account FROM refetch_requests`); len(n) != i+1 {
-			t.Errorf("%s: requests %q", href, n)
-		}
-		if to := b.submit(t, b.get(t, href), "Cancel the refetch"); to.status != http.StatusSeeOther {
-			t.Errorf("cancel: %d %s", to.status, to.text())
-		}
-		if to := b.submit(t, b.get(t, href), "Request a refetch"); to.status != http.StatusSeeOther {
-			t.Errorf("again: %d %s", to.status, to.text())
-		}
+		p.want(t, href, http.StatusOK)
+		to := b.submit(t, p, "Request a refetch")
+		to.want(t, "request", http.StatusSeeOther)
+		testkit.Equal(t, "address after the request", href, to.header.Get("Location"))
+		e.db.WantRows(t, i+1, "refetch_requests")
+		b.submit(t, b.get(t, href), "Cancel the refetch").want(t, "cancel", http.StatusSeeOther)
+		b.submit(t, b.get(t, href), "Request a refetch").want(t, "again", http.StatusSeeOther)
 	}
-	if p := b.submit(t, b.get(t, Prefix+"refetches"), "Request a refetch", "p.source", "stripe", "p.type", "customer",
-		"p.object_id", "cus_2"); p.status != http.StatusSeeOther {
-		t.Errorf("request: %d %s", p.status, p.text())
+	request := func(id string) *response {
+		return b.submit(t, b.get(t, Prefix+"refetches"), "Request a refetch", "p.source", "stripe", "p.type", "customer",
+			"p.object_id", id)
 	}
-	if p := b.get(t, Prefix+"objects/stripe/customer/cus_2"); p.status != http.StatusOK ||
-		!strings.Contains(p.text(), "not in the mirror") || p.forms()["Cancel the refetch"].action == "" {
-		t.Errorf("absent: %d %s", p.status, p.text())
+	request("cus_2").want(t, "request of an absent object", http.StatusSeeOther)
+	absent := b.get(t, Prefix+"objects/stripe/customer/cus_2")
+	absent.want(t, "an absent object", http.StatusOK, "not in the mirror")
+	if absent.forms()["Cancel the refetch"].action == "" {
+		t.Errorf("its refetch cannot be cancelled: %s", absent.text())
 	}
-	p = b.submit(t, b.get(t, Prefix+"refetches"), "Request a refetch", "p.source", "stripe", "p.type", "customer",
-		"p.object_id", "cus_1")
-	if links := strings.Join(p.links(), " "); p.status != http.StatusConflict ||
-		!strings.Contains(links, "objects/stripe/customer/cus_1?account=acct_1") {
-		t.Errorf("a change: %d %s", p.status, links)
+	p = request("cus_1")
+	p.want(t, "request without the account", http.StatusConflict)
+	if !slices.Contains(p.links(), object+"?account=acct_1") {
+		t.Errorf("request without the account: %q", p.links())
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 var (
@@ -136,14 +138,14 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 func (e *env) load(b *testing.B, path string) time.Duration {
 	b.Helper()
 	if *scaleCold {
-		must(b, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
+		testkit.Must(b, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
 	}
 	began := time.Now()
 	response, err := http.Get(e.url + path)
-	must(b, err)
+	testkit.Must(b, err)
 	defer func() { _ = response.Body.Close() }()
 	_, err = io.Copy(io.Discard, response.Body)
-	must(b, err)
+	testkit.Must(b, err)
 	if response.StatusCode != http.StatusOK {
 		b.Fatalf("%s: %s", path, response.Status)
 	}

@@ -171,14 +171,23 @@ func TestPages_linkOfAnotherSite_asksFirst(t *testing.T) {
 	}
 }
 
-// Where tokens are required, a browser without a session gets the login and the files of pages.
-func TestPages_withoutSession_leadToTheLogin(t *testing.T) {
+// Where tokens are required, a browser without a session gets the login and the files of pages. With
+// a session, no page contains a secret of the configuration, of a session or of a token.
+func TestPages_tokensRequired_needTheLoginAndShowNoSecret(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, requireTokens)
 	e.fill(t, "x")
-	e.walk(t, e.login(t, "ada", adminauth.Operator), func(path string, p *response) {
+	b := e.login(t, "ada", adminauth.Operator)
+	secrets := append(e.db.QueryStrings(t, `SELECT encode(digest, 'hex') FROM console_sessions
+		UNION ALL SELECT encode(digest, 'hex') FROM tokens`), secretCanary, "canaryOfThe", b.cookies(t)[0].Value)
+	e.walk(t, b, func(path string, p *response) {
 		if p.status != http.StatusOK && p.status != http.StatusSeeOther && p.status != http.StatusNotFound {
 			t.Errorf("%s: %d with a session", path, p.status)
+		}
+		for _, secret := range secrets {
+			if strings.Contains(p.body+fmt.Sprint(p.header), secret) {
+				t.Errorf("%s contains %s", path, secret)
+			}
 		}
 		got := e.browser().get(t, path)
 		want := Prefix + "login?" + url.Values{"next": {path}}.Encode()
@@ -195,9 +204,7 @@ func TestPages_withoutSession_leadToTheLogin(t *testing.T) {
 	login := e.browser().get(t, Prefix+"login")
 	checkPage(t, "login", login)
 	for _, script := range login.all("script") {
-		if got := e.browser().get(t, attribute(script, "src")); got.status != http.StatusOK {
-			t.Errorf("%s: %d", attribute(script, "src"), got.status)
-		}
+		e.browser().get(t, attribute(script, "src")).want(t, attribute(script, "src"), http.StatusOK)
 	}
 	if text := login.body; strings.Contains(text, "Postern v0") || strings.Contains(text, "<nav") {
 		t.Error("the login shows more than a form")

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // cookieOf returns the session's cookie that a response sets, or nil.
@@ -20,7 +20,7 @@ func cookieOf(t *testing.T, p *response) *http.Cookie {
 	t.Helper()
 	for _, line := range p.header.Values("Set-Cookie") {
 		c, err := http.ParseSetCookie(line)
-		must(t, err)
+		testkit.Must(t, err)
 		if c.Name == secureCookie || c.Name == loopbackCookie {
 			return c
 		}
@@ -59,23 +59,15 @@ func TestLogin_cookie_isForThisHostOnly(t *testing.T) {
 			got.Path != "/" || got.Domain != "" || got.MaxAge != 0 || len(got.Value) != 52 {
 			t.Errorf("%s: %s", c.host, got)
 		}
-		if p := b.get(t, "/console/events"); p.status != http.StatusSeeOther {
-			t.Errorf("%s: %d for the planted session", c.host, p.status)
-		}
+		b.get(t, "/console/events").want(t, c.host+" with the planted session", http.StatusSeeOther)
 		b.headers = http.Header{"Cookie": {c.name + "=" + got.Value}}
-		if p := b.get(t, "/console/events"); p.status != http.StatusOK || !strings.Contains(p.text(), "ada reader") {
-			t.Errorf("%s: %d with the session", c.host, p.status)
-		}
+		b.get(t, "/console/events").want(t, c.host+" with the session", http.StatusOK, "ada reader")
 		b = e.browser()
 		b.host, b.headers = c.host, http.Header{"Authorization": {"Bearer " + secret}}
-		if p := b.get(t, "/console/events"); p.status != http.StatusSeeOther {
-			t.Errorf("%s: %d with the token as a program sends it", c.host, p.status)
-		}
+		b.get(t, "/console/events").want(t, c.host+" with the token as a program sends it", http.StatusSeeOther)
 	}
-	if got := e.db.QueryStrings(t, `SELECT DISTINCT concat_ws(' ', actor, via, action) FROM audit`); len(got) != 1 ||
-		got[0] != "ada console console login" {
-		t.Errorf("the audit has %q", got)
-	}
+	testkit.Equal(t, "audit", []string{"ada console console login"},
+		e.db.QueryStrings(t, `SELECT DISTINCT concat_ws(' ', actor, via, action) FROM audit`))
 	if stored := e.db.QueryStrings(t, `SELECT concat(token, encode(digest, 'escape')) FROM console_sessions`); strings.
 		Contains(strings.Join(stored, ""), "planted") {
 		t.Error("the planted session is stored")
@@ -92,7 +84,7 @@ func TestLogin_wrongTokens_areLimited(t *testing.T) {
 		o.Now = func() time.Time { return now }
 		var err error
 		o.DeniedRequests, err = admin.NewDeniedRequests(registry)
-		must(t, err)
+		testkit.Must(t, err)
 	})
 	secret := e.token(t, "ada", adminauth.Reader)
 	wrong := "postern_" + strings.Repeat("A", 52)
@@ -109,21 +101,16 @@ func TestLogin_wrongTokens_areLimited(t *testing.T) {
 		t.Errorf("%d, Retry-After %s", p.status, p.header.Get("Retry-After"))
 	}
 	// Others behind the same proxy must not lock out an operator.
-	if p := b.post(t, "/console/login", url.Values{"token": {secret}}); p.status != http.StatusSeeOther {
-		t.Errorf("a valid token: %d", p.status)
-	}
+	b.post(t, "/console/login", url.Values{"token": {secret}}).want(t, "a valid token", http.StatusSeeOther)
 	now = now.Add(40 * time.Second)
-	if p := e.browser().post(t, "/console/login", url.Values{"token": {wrong}}); p.status != http.StatusUnauthorized {
-		t.Errorf("a minute later: %d", p.status)
-	}
+	e.browser().post(t, "/console/login", url.Values{"token": {wrong}}).want(t, "a minute later",
+		http.StatusUnauthorized)
 	// one entry for each minute with a wrong token, and one for the login
-	if got := e.db.QueryStrings(t, `SELECT concat_ws(' ', actor, via, action, address ~ '^127') FROM audit ORDER BY
-		id`); !slices.Equal(got, []string{"unknown console console login denied t", "ada console console login t",
-		"unknown console console login denied t"}) {
-		t.Errorf("the audit has %q", got)
-	}
+	testkit.Equal(t, "audit", []string{"unknown console console login denied t", "ada console console login t",
+		"unknown console console login denied t"}, e.db.QueryStrings(t, `SELECT concat_ws(' ', actor, via, action,
+		address ~ '^127') FROM audit ORDER BY id`))
 	families, err := registry.Gather()
-	must(t, err)
+	testkit.Must(t, err)
 	denied := map[string]float64{}
 	for _, m := range families[0].GetMetric() {
 		denied[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
@@ -170,10 +157,7 @@ func TestSession_end_needsALogin(t *testing.T) {
 	if _, err := adminauth.RevokeToken(t.Context(), e.pool, "revoked"); err != nil || opens(revoked) {
 		t.Errorf("a revoked token has a session, %v", err)
 	}
-	p, secret := out.get(t, "/console/events"), ""
-	for _, c := range out.client.Jar.Cookies(mustParse(t, e.url)) {
-		secret = c.Name + "=" + c.Value
-	}
+	p, session := out.get(t, "/console/events"), out.cookies(t)[0]
 	foreign := out.post(t, "/console/logout", url.Values{"form_token": {"x"}})
 	if foreign.status != http.StatusBadRequest || !opens(out) {
 		t.Errorf("a foreign page can log out: %d", foreign.status)
@@ -181,7 +165,7 @@ func TestSession_end_needsALogin(t *testing.T) {
 	if p := out.submit(t, p, "Log out"); p.status != http.StatusSeeOther || cookieOf(t, p).MaxAge >= 0 || opens(out) {
 		t.Errorf("logout: %d", p.status)
 	}
-	out.headers.Set("Cookie", secret)
+	out.headers.Set("Cookie", session.Name+"="+session.Value)
 	if opens(out) {
 		t.Error("the session is open after the logout")
 	}
@@ -203,13 +187,6 @@ func TestSession_end_needsALogin(t *testing.T) {
 	if opens(used) {
 		t.Error("a session is open after 12 hours")
 	}
-}
-
-func mustParse(t *testing.T, address string) *url.URL {
-	t.Helper()
-	u, err := url.Parse(address)
-	must(t, err)
-	return u
 }
 
 // Only paths of the console are places to go to after a login or a change.

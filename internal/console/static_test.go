@@ -18,6 +18,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 var assetTypes = regexp.MustCompile(`^(text/css|text/javascript|image/svg\+xml)`)
@@ -26,7 +28,7 @@ var assetTypes = regexp.MustCompile(`^(text/css|text/javascript|image/svg\+xml)`
 func TestAssets_files_areImmutableAndUnchanged(t *testing.T) {
 	t.Parallel()
 	all, err := newAssets()
-	must(t, err)
+	testkit.Must(t, err)
 	mux := http.NewServeMux()
 	mux.Handle("GET /{file}", all)
 	get := func(name, encoding string) *httptest.ResponseRecorder {
@@ -38,7 +40,7 @@ func TestAssets_files_areImmutableAndUnchanged(t *testing.T) {
 	}
 	for file, name := range all.names {
 		content, err := os.ReadFile("assets/" + file)
-		must(t, err)
+		testkit.Must(t, err)
 		sum := sha256.Sum256(content)
 		if !strings.Contains(name, hex.EncodeToString(sum[:6])) {
 			t.Errorf("%s is served as %s", file, name)
@@ -52,7 +54,7 @@ func TestAssets_files_areImmutableAndUnchanged(t *testing.T) {
 			}
 		}
 		z, err := gzip.NewReader(packed.Body)
-		must(t, err)
+		testkit.Must(t, err)
 		unpacked, err := io.ReadAll(z)
 		if err != nil || !bytes.Equal(unpacked, content) || !bytes.Equal(plain.Body.Bytes(), content) {
 			t.Errorf("%s has another content, %v", name, err)
@@ -64,7 +66,7 @@ func TestAssets_files_areImmutableAndUnchanged(t *testing.T) {
 		}
 	}
 	list, err := os.ReadFile("assets/vendored.txt")
-	must(t, err)
+	testkit.Must(t, err)
 	vendored := 0
 	for line := range strings.Lines(string(list)) {
 		fields := strings.Fields(line)
@@ -100,13 +102,13 @@ func TestTemplates_code_isInScriptsOnly(t *testing.T) {
 	}
 	for _, name := range templates {
 		content, err := fs.ReadFile(templateFiles, name)
-		must(t, err)
+		testkit.Must(t, err)
 		for _, found := range forbiddenMarkup.FindAllString(string(content), -1) {
 			t.Errorf("%s contains %s", name, found)
 		}
 	}
 	script, err := os.ReadFile("assets/console.js")
-	must(t, err)
+	testkit.Must(t, err)
 	for _, found := range forbiddenScript.FindAllString(string(script), -1) {
 		t.Errorf("console.js contains %s", found)
 	}
@@ -132,7 +134,7 @@ func TestPackage_texts_areAlwaysEscaped(t *testing.T) {
 			continue
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		must(t, err)
+		testkit.Must(t, err)
 		for _, i := range f.Imports {
 			if i.Path.Value == `"text/template"` || i.Name != nil && i.Path.Value == `"html/template"` {
 				t.Errorf("%s imports %s", name, i.Path.Value)

@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/retention"
 	"github.com/postern-gateway/postern/internal/runs"
+	"github.com/postern-gateway/postern/internal/testkit"
 )
 
 // Each page about jobs, effects and the instance says what is there. Without any data it says what
@@ -20,18 +21,7 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, func(o *Options) { o.Retention = retention.Policy{Bodies: 30} })
 	b := e.browser()
-	check := func(want map[string][]string) {
-		t.Helper()
-		for path, texts := range want {
-			p := b.get(t, Prefix+path)
-			for _, text := range texts {
-				if p.status != http.StatusOK || !strings.Contains(p.text(), text) {
-					t.Errorf("%s: %d without %q: %.3000s", path, p.status, text, p.text())
-				}
-			}
-		}
-	}
-	check(map[string][]string{
+	b.wantPages(t, map[string][]string{
 		"runs":               {"No run matches the filter. A run appears here when", "postern runs list"},
 		"runs/new/replay":    {"Events0 counted", "No event matches the filter, so there is nothing to do."},
 		"runs/new/retry":     {"Events0 counted", "No failed or dead event matches the filter"},
@@ -48,7 +38,7 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"help": {"g uRuns", "docs/reference/glossary.md"},
 	})
 	e.fill(t, "")
-	check(map[string][]string{
+	b.wantPages(t, map[string][]string{
 		"runs":               {"awaiting approval", "Apply events again: the whole log; mode force"},
 		"runs/1":             {"The run failed", "Drift by type", "mirror older", "null → \"\""},
 		"runs/1?kind=orphan": {"orphan"},
@@ -76,9 +66,7 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 	for path, want := range map[string]int{"runs/99": 404, "runs/x": 404, "runs/1?colour=red": 400, "effects/99": 404,
 		"effects/rules/none": 404, "effects/rules/receipt?since=soon": 400, "schedules/none": 404,
 		"runs/new/replay?mode=fast": 400, "help?x=1": 400, "runs/2?kind=orphan": 200} {
-		if p := b.get(t, Prefix+path); p.status != want {
-			t.Errorf("%s: %d %.2000s", path, p.status, p.text())
-		}
+		b.get(t, Prefix+path).want(t, path, want)
 	}
 }
 
@@ -87,43 +75,37 @@ func TestRun_forms_fitTheStatus(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	b := e.browser()
-	labelsOf := func(run string) string {
-		t.Helper()
-		p := b.get(t, Prefix+"runs/"+run)
-		var labels []string
-		for _, label := range []string{"Approve", "Cancel", "Discard", "Pause", "Resume", "Swap"} {
-			if _, ok := p.forms()[label]; ok {
-				labels = append(labels, label)
-			}
-		}
-		return strings.Join(labels, " ")
-	}
 	add := func(job, status string) string {
 		t.Helper()
 		return e.db.QueryStrings(t, `INSERT INTO runs (job, params, actor, reason, status, detail, bound, counts,
 			created_at, ended_at, updated_at) VALUES ($1, '{"source": 1}', '', '', $2, '', 5, '{}', now(),
 			CASE WHEN $2 IN ('done', 'failed') THEN now() END, now()) RETURNING run::text`, job, status)[0]
 	}
-	for status, want := range map[runs.Status]string{runs.AwaitingApproval: "Approve Cancel", runs.Queued: "Cancel " +
-		"Pause",
-		runs.Running: "Cancel Pause", runs.Paused: "Cancel Resume", runs.Done: "", runs.Failed: ""} {
-		if got := labelsOf(add("replay", string(status))); got != want {
-			t.Errorf("%s: %q, want %q", status, got, want)
+	want := func(name, run, labels string) *response {
+		t.Helper()
+		p := b.get(t, Prefix+"runs/"+run)
+		var got []string
+		for _, label := range []string{"Approve", "Cancel", "Discard", "Pause", "Resume", "Swap"} {
+			if _, ok := p.forms()[label]; ok {
+				got = append(got, label)
+			}
 		}
+		testkit.Equal(t, "forms of "+name, labels, strings.Join(got, " "))
+		return p
+	}
+	for status, labels := range map[runs.Status]string{runs.AwaitingApproval: "Approve Cancel",
+		runs.Queued: "Cancel Pause", runs.Running: "Cancel Pause", runs.Paused: "Cancel Resume", runs.Done: "",
+		runs.Failed: ""} {
+		want(string(status), add("replay", string(status)), labels)
 	}
 	// a swap is offered with the comparison, when all objects are staged
 	rebuild := add("rebuild", "paused")
-	if got := labelsOf(rebuild); got != "Cancel Resume" {
-		t.Errorf("a paused rebuild: %q", got)
-	}
+	want("a paused rebuild", rebuild, "Cancel Resume")
 	e.db.Exec(t, `INSERT INTO checkpoints (job, run, cursor, lease_owner, lease_until, updated_at)
 		VALUES ('rebuild', $1::bigint, 5, '', now(), now())`,
 		rebuild)
-	p := b.get(t, Prefix+"runs/"+rebuild)
-	if got := labelsOf(rebuild); got != "Discard Resume Swap" || !strings.Contains(p.text(),
-		"All compared objects are the same.") {
-		t.Errorf("a staged rebuild: %q %.3000s", got, p.text())
-	}
+	want("a staged rebuild", rebuild, "Discard Resume Swap").want(t, "a staged rebuild", http.StatusOK,
+		"All compared objects are the same.")
 }
 
 // A replay of many events, and one that repeats effects, starts only with the number that the
@@ -133,45 +115,26 @@ func TestNewReplay_numberNotTyped_startsNothing(t *testing.T) {
 	e := newEnv(t)
 	e.fill(t, "")
 	b := e.browser()
-	count := func() int { return len(e.db.QueryStrings(t, `SELECT run::text FROM runs WHERE job = 'replay'`)) }
-	before := count()
-	p := b.get(t, Prefix+"runs/new/replay?source=stripe&mode=force&since=1h")
-	for typed, want := range map[string]int{"": 400, "7": 400, "six": 400} {
-		if got := b.submit(t, p, "Start the replay", "typed", typed); got.status != want ||
-			!strings.Contains(got.text(), "Nothing was started") {
-			t.Errorf("typed %q: %d %s", typed, got.status, got.text())
-		}
+	const forced = Prefix + "runs/new/replay?source=stripe&mode=force&since=1h"
+	p := b.get(t, forced)
+	for _, typed := range []string{"", "7", "six"} {
+		b.submit(t, p, "Start the replay", "typed", typed).want(t, "typed "+typed, 400, "Nothing was started")
 	}
-	if got := b.submit(t, p, "Start the replay", "typed", "1,001", "expected", "1001", "p.mode",
-		"state"); got.status != 303 {
-		t.Errorf("grouped digits: %d %s", got.status, got.text())
-	}
+	b.submit(t, p, "Start the replay", "typed", "1,001", "expected", "1001", "p.mode", "state").
+		want(t, "grouped digits", 303)
 	for _, form := range [][]string{{"expected", ""}, {"expected", "1001", "p.mode", ""}} {
-		if got := b.submit(t, b.get(t, Prefix+"runs/new/replay"), "Start the replay", form...); got.status != 400 {
-			t.Errorf("%q: %d %s", form, got.status, got.text())
-		}
+		b.submit(t, b.get(t, Prefix+"runs/new/replay"), "Start the replay", form...).
+			want(t, fmt.Sprintf("%q", form), 400)
 	}
-	if n := count(); n != before+1 {
-		t.Errorf("%d runs, want one more than %d", n, before)
+	e.db.WantRows(t, 3, "runs WHERE job = 'replay'") // two are of fill
+	got := b.submit(t, b.get(t, forced), "Start the replay", "typed", " 6 ", "p.reason", "test")
+	got.want(t, "the number of the preview", 303)
+	run := e.db.QueryStrings(t, `SELECT unnest(ARRAY[status, params->'input'->>'since']) FROM runs
+		WHERE run = $1::bigint`, strings.TrimPrefix(got.header.Get("Location"), Prefix+"runs/"))
+	if _, err := time.Parse(time.RFC3339, run[1]); err != nil || run[0] != "awaiting_approval" {
+		t.Errorf("the run is %s, since %q is not absolute: %v", run[0], run[1], err)
 	}
-	p = b.get(t, Prefix+"runs/new/replay?source=stripe&mode=force&since=1h")
-	got := b.submit(t, p, "Start the replay", "typed", " 6 ", "p.reason", "test")
-	run := strings.TrimPrefix(got.header.Get("Location"), Prefix+"runs/")
-	if got.status != http.StatusSeeOther {
-		t.Fatalf("%d %s", got.status, got.text())
-	}
-	since := e.db.QueryStrings(t, `SELECT params->'input'->>'since' FROM runs WHERE run = $1::bigint`, run)[0]
-	if _, err := time.Parse(time.RFC3339, since); err != nil {
-		t.Errorf("since %q is not absolute", since)
-	}
-	if status := e.db.QueryStrings(t, `SELECT status FROM runs WHERE run = $1::bigint`, run)[0]; status !=
-		"awaiting_approval" {
-		t.Errorf("the run is %s", status)
-	}
-	if p = b.get(t, Prefix+"runs/new/replay?source=stripe&dry_run=true"); p.status != http.StatusOK ||
-		!strings.Contains(p.text(), "Processed6") {
-		t.Errorf("dry run: %d %.3000s", p.status, p.text())
-	}
+	b.wantPages(t, map[string][]string{"runs/new/replay?source=stripe&dry_run=true": {"Processed6"}})
 }
 
 // A running run without progress for a minute shows since when, and whether a process executes it.
@@ -246,24 +209,20 @@ func TestNewReplay_dryRunRejected_saysWhy(t *testing.T) {
 			_ = json.NewEncoder(w).Encode(problem) // the recorder takes everything
 		})
 	})
+	const page = Prefix + "runs/new/replay?dry_run=true"
 	b := e.browser()
 	for name, want := range map[string]string{"busy": "This page tries again in 5 seconds.",
 		"too-many": "The selection is too large for a dry run on a page.", "role": "A dry run needs the role " +
 			"operator."} {
 		problem = admin.NewProblem(name, "")
-		p := b.get(t, Prefix+"runs/new/replay?dry_run=true")
-		if p.status != http.StatusOK || !strings.Contains(p.text(), want) || !strings.Contains(p.text(), "Events0 "+
-			"counted") {
-			t.Errorf("%s: %d %.3000s", name, p.status, p.text())
-		}
+		p := b.get(t, page)
+		p.want(t, name, http.StatusOK, want, "Events0 counted")
 		if refreshes := strings.Contains(p.body, `hx-trigger="every 5s"`); refreshes != (name == "busy") {
 			t.Errorf("%s: the page refreshes: %t", name, refreshes)
 		}
 	}
 	problem = admin.NewProblem("internal", "")
-	if p := b.get(t, Prefix+"runs/new/replay?dry_run=true"); p.status != http.StatusInternalServerError {
-		t.Errorf("an internal error: %d", p.status)
-	}
+	b.get(t, page).want(t, "an internal error", http.StatusInternalServerError)
 }
 
 // The menu says how much waits for an operator. It reads that again after ten seconds, and after a
@@ -274,15 +233,9 @@ func TestMenu_waitingThings_areCounted(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Now = func() time.Time { return now } })
 	e.fill(t, "")
 	b := e.browser()
-	want := func(effects string) *response {
+	want := func(effects string) {
 		t.Helper()
-		p := b.get(t, Prefix+"effects")
-		for _, text := range []string{"Failures 1 waiting", "Runs 1 waiting", "Effects " + effects} {
-			if !strings.Contains(p.text(), text) {
-				t.Errorf("without %q: %.400s", text, p.text())
-			}
-		}
-		return p
+		b.wantPages(t, map[string][]string{"effects": {"Failures 1 waiting", "Runs 1 waiting", "Effects " + effects}})
 	}
 	want("1 waiting")
 	e.db.Exec(t, `INSERT INTO effects (key, rule_version, rule, source, account, object_type, object_id, event_id, run,
@@ -292,8 +245,6 @@ func TestMenu_waitingThings_areCounted(t *testing.T) {
 	now = now.Add(badgeInterval)
 	want("1,000+ waiting")
 	e.db.Exec(t, `DELETE FROM effects WHERE key LIKE 'more%'`)
-	if p := b.submit(t, b.get(t, Prefix+"effects/1"), "Approve", "p.reason", "r"); p.status != http.StatusSeeOther {
-		t.Fatalf("approve: %d %.2000s", p.status, p.text())
-	}
+	b.submit(t, b.get(t, Prefix+"effects/1"), "Approve", "p.reason", "r").want(t, "approve", http.StatusSeeOther)
 	want("Requests and mails") // without a number, the heading follows
 }
