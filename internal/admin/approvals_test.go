@@ -5,13 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
-	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -45,7 +43,7 @@ func TestSeparateApprovals_ownRequest_isDenied(t *testing.T) {
 			post := func(path, body, by string, want int) {
 				t.Helper()
 				before := b.state(t)
-				res := postAs(h, "/api/v1"+path, body, "", tokens[by])
+				res := postAs(h, path, body, "", tokens[by])
 				if res.Code != want {
 					t.Errorf("%s by %q: %s, want %d", path, by, responseText(res), want)
 				}
@@ -101,13 +99,11 @@ func TestSeparateApprovals_eventOfOwnRequest_isDenied(t *testing.T) {
 		{"import", `{"scheme": "api", "requested_by": "token ada, from 192.0.2.1:1"}`, 200},
 		{"webhook", `{"scheme": "hmac"}`, 200},
 	} {
-		receipts, err := events.Append(t.Context(), b.db.Pool, []events.Delivery{{Source: b.known.Number["stripe"],
-			ReceivedAt: time.Now(), Origin: c.origin, Headers: []byte(`{}`), Verification: []byte(c.verification),
-			Body: []byte(`{}`), Events: []provider.Event{{Key: fmt.Sprint("own", i), Type: "order.updated"}}}})
-		must(t, err)
+		d := b.delivery("stripe", `{}`, provider.Event{Key: fmt.Sprint("own", i), Type: "order.updated"})
+		d.Origin, d.Verification = c.origin, []byte(c.verification)
 		b.db.Exec(t, `UPDATE effects SET state = 'awaiting_approval', due = NULL, run = 0, event_id = $1
-			WHERE effect = 1`, receipts[0][0].ID)
-		res := postAs(h, "/api/v1/effects/1/approve", `{"reason": "agreed"}`, "", ada)
+			WHERE effect = 1`, b.store(t, d)[0])
+		res := postAs(h, "/effects/1/approve", `{"reason": "agreed"}`, "", ada)
 		if res.Code != c.want {
 			t.Errorf("%s %s: %s", c.origin, c.verification, responseText(res))
 		}
@@ -120,7 +116,7 @@ func TestSeparateApprovals_rebuildWithSwap_isDenied(t *testing.T) {
 	b := changing(t)
 	h, _, operator := b.guarded(t, admin.Options{SeparateApprovals: true})
 	for by, want := range map[string]int{"Bearer " + operator: http.StatusForbidden, "": http.StatusOK} {
-		if res := postAs(h, "/api/v1/rebuilds", `{"source": "stripe", "swap": true}`, "", by); res.Code != want {
+		if res := postAs(h, "/rebuilds", `{"source": "stripe", "swap": true}`, "", by); res.Code != want {
 			t.Errorf("%s, want %d", responseText(res), want)
 		}
 	}

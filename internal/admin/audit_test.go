@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/runs"
 	"github.com/postern-gateway/postern/internal/testkit"
@@ -144,60 +142,61 @@ const (
 	grantAudit   = `GRANT ` + auditColumns + `TO postern_operator, postern_gateway`
 )
 
+// eachChange calls do with each of the requests of audited, with the number of the last run.
+func (b *testBundle) eachChange(t *testing.T, do func(changed)) {
+	t.Helper()
+	for _, c := range audited {
+		// the number of a run that was rolled back is not used again
+		last := strings.NewReplacer("RUN", b.db.QueryStrings(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0])
+		c.path, c.target = last.Replace(c.path), last.Replace(c.target)
+		do(c)
+	}
+}
+
 // Each route that changes something writes one audit entry, in the transaction of the change. If
 // the entry cannot be written, nothing is changed. A route that is not in the table fails here.
 func TestChange_everyRoute_isAudited(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	b.moreEffects(t)
-	want := map[string]bool{}
+	missing := map[string]bool{}
 	for _, r := range routes(t, b.handler) {
 		if r.Method == http.MethodPost { // a PUT is a reader's report of its own progress
-			want[strings.TrimPrefix(r.Path, "/api/v1")] = true
+			missing[strings.TrimPrefix(r.Path, "/api/v1")] = true
 		}
 	}
-	for _, c := range audited {
-		delete(want, c.route)
-		// the number of the rolled-back run is not used again
-		last := strings.NewReplacer("RUN", b.db.QueryStrings(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0])
-		c.path, c.target = last.Replace(c.path), last.Replace(c.target)
+	b.eachChange(t, func(c changed) {
+		delete(missing, c.route)
 		before := b.state(t)
+		post := func(want int, changes bool) {
+			t.Helper()
+			if status, body := b.post(t, c.path, c.body); status != want {
+				t.Errorf("%s: %d %v, want %d", c.route, status, body, want)
+			}
+			if !changes {
+				testkit.Equal(t, fmt.Sprint("state after status ", want, " of ", c.route), before, b.state(t))
+			}
+		}
 		if c.action == "" {
-			if status, body := b.post(t, "/api/v1"+c.path, "application/json", c.body); status != 200 {
-				t.Errorf("%s: %d %v", c.route, status, body)
-			}
-			if diff := cmp.Diff(before, b.state(t)); diff != "" {
-				t.Errorf("%s has changed: %s", c.route, diff)
-			}
-			continue
+			post(200, false)
+			return
 		}
 		b.db.Exec(t, revokeAudit)
-		if status, body := b.post(t, "/api/v1"+c.path, "application/json", c.body); status != 500 {
-			t.Errorf("%s without an audit: %d %v", c.route, status, body)
-		}
-		if diff := cmp.Diff(before, b.state(t)); diff != "" {
-			t.Errorf("%s without an audit has changed: %s", c.route, diff)
-		}
+		post(500, false)
 		b.db.Exec(t, grantAudit)
-		if status, body := b.post(t, "/api/v1"+c.path, "application/json", c.body); status != 200 {
-			t.Errorf("%s: %d %v", c.route, status, body)
-		}
-		rows := b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, target, reason, actor, via,
-			database_user = session_user)
-			FROM audit ORDER BY id`)
+		post(200, true)
 		c.target = strings.ReplaceAll(c.target, "EPOCH", b.db.QueryStrings(t,
 			`SELECT epochs[cardinality(epochs)] FROM change_feed`)[0])
 		var want []string
 		for target := range strings.SplitSeq(c.target, "\n") {
 			want = append(want, strings.Join([]string{c.action, target, "why", "loopback", "loopback", "t"}, " | "))
 		}
-		if diff := cmp.Diff(want, rows); diff != "" {
-			t.Errorf("%s: the audit differs: %s", c.route, diff)
-		}
+		testkit.Equal(t, "audit of "+c.route, want, b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, target, reason,
+			actor, via, database_user = session_user) FROM audit ORDER BY id`))
 		b.db.Exec(t, `ALTER TABLE audit DISABLE TRIGGER ALL; DELETE FROM audit; ALTER TABLE audit ENABLE TRIGGER ALL`)
-	}
-	if len(want) > 0 {
-		t.Errorf("these routes change something, but have no row in the table: %v", slices.Sorted(maps.Keys(want)))
+	})
+	if len(missing) > 0 {
+		t.Errorf("these routes change something, but have no row in the table: %v", slices.Sorted(maps.Keys(missing)))
 	}
 }
 
@@ -214,26 +213,24 @@ func TestAudit_filters_selectEntries(t *testing.T) {
 		{"/replays", `{"source": "stripe", "reason": "once", "idempotency_key": "k"}`, operator},
 		{"/replays", `{"source": "stripe", "reason": "twice", "idempotency_key": "k"}`, operator},
 	} {
-		postAs(h, "/api/v1"+c.path, c.body, "", "Bearer "+c.token)
+		postAs(h, c.path, c.body, "", "Bearer "+c.token)
 	}
-	got := b.db.QueryStrings(t, `SELECT concat_ws(' | ', actor, via, address, action, target, reason, run) FROM audit`)
-	testkit.Equal(t, "audit", []string{"deploy | token | 192.0.2.1:1234 | replay | source=stripe | once | 1"}, got)
-	if who := b.db.QueryStrings(t, `SELECT actor FROM runs`); len(who) != 1 ||
-		who[0] != "token deploy, from 192.0.2.1:1234" {
-		t.Errorf("the run is %q's", who)
-	}
-	for path, items := range map[string]int{"/api/v1/audit": 1,
-		"/api/v1/audit?actor=deploy&action=replay&run=1&since=1h": 1, "/api/v1/audit?action=rep": 0,
-		"/api/v1/audit?actor=ada": 0, "/api/v1/audit?until=1h": 0} {
-		if status, body := b.get(t, path); status != 200 || len(body["items"].([]any)) != items {
-			t.Errorf("%s: %d %v", path, status, body)
-		}
-	}
+	testkit.Equal(t, "audit", []string{"deploy | token | 192.0.2.1:1234 | replay | source=stripe | once | 1"},
+		b.db.QueryStrings(t, `SELECT concat_ws(' | ', actor, via, address, action, target, reason, run) FROM audit`))
+	testkit.Equal(t, "actor of the run", []string{"token deploy, from 192.0.2.1:1234"},
+		b.db.QueryStrings(t, `SELECT actor FROM runs`))
+	b.wantItems(t, map[string]string{"/audit": "run 1", "/audit?actor=deploy&action=replay&run=1&since=1h": "run 1",
+		"/audit?action=rep": "run ", "/audit?actor=ada": "run ", "/audit?until=1h": "run "})
 }
 
 // responseText returns a response as text.
 func responseText(res *httptest.ResponseRecorder) string {
 	return fmt.Sprint(res.Code, " ", res.Header().Get("Content-Type"), " ", res.Body)
+}
+
+// isReplayed reports whether a response is that of an earlier request with the same key.
+func isReplayed(res *httptest.ResponseRecorder) bool {
+	return res.Header().Get("Idempotency-Replayed") == "true"
 }
 
 // With an idempotency key, each route that changes something is executed once and returns the same
@@ -242,54 +239,34 @@ func TestIdempotencyKey_everyRoute_changesOnce(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
 	b.moreEffects(t)
-	for _, c := range audited {
+	b.eachChange(t, func(c changed) {
 		if c.action == "" {
-			continue
+			return
 		}
-		c.path = strings.NewReplacer("RUN", b.db.QueryStrings(t,
-			`SELECT coalesce(max(run), 0)::text FROM runs`)[0]).Replace(c.path)
-		first := postAs(b.handler, "/api/v1"+c.path, c.body, `"key"`, "")
+		first := postAs(b.handler, c.path, c.body, `"key"`, "")
 		state := b.state(t)
-		if first.Code != 200 || first.Header().Get("Idempotency-Replayed") != "" {
+		if first.Code != 200 || isReplayed(first) {
 			t.Errorf("%s: %s", c.route, responseText(first))
 		}
-		again := postAs(b.handler, "/api/v1"+c.path, c.body, "key", "")
-		if diff := cmp.Diff(responseText(first), responseText(again)); diff != "" ||
-			again.Header().Get("Idempotency-Replayed") != "true" {
-			t.Errorf("%s again: %v %s", c.route, again.Header(), diff)
+		again := postAs(b.handler, c.path, c.body, "key", "")
+		if testkit.Equal(t, c.route+" again", responseText(first), responseText(again)); !isReplayed(again) {
+			t.Errorf("%s again: %v", c.route, again.Header())
 		}
-		if other := postAs(b.handler, "/api/v1"+c.path, c.body+" ", "key",
-			""); other.Code != http.StatusUnprocessableEntity {
-			t.Errorf("%s with another body: %s", c.route, responseText(other))
+		for _, other := range []struct {
+			name, path, body, key, want string
+		}{
+			{"another body", c.path, c.body + " ", "key", "422 "},
+			{"another query", c.path + "?x=y", c.body, "key", "422 "},
+			{"half a key", c.path, c.body, `"key`, "400 application/problem+json "},
+		} {
+			got := responseText(postAs(b.handler, other.path, other.body, other.key, ""))
+			if !strings.HasPrefix(got, other.want) ||
+				strings.HasPrefix(got, "400") && !strings.Contains(got, "write it in quotes") {
+				t.Errorf("%s with %s: %s", c.route, other.name, got)
+			}
 		}
-		if other := postAs(b.handler, "/api/v1"+c.path+"?x=y", c.body, "key",
-			""); other.Code != http.StatusUnprocessableEntity {
-			t.Errorf("%s with another query: %s", c.route, responseText(other))
-		}
-		if bad := postAs(b.handler, "/api/v1"+c.path, c.body, `"key`, ""); bad.Code != http.StatusBadRequest ||
-			!strings.Contains(bad.Body.String(), "write it in quotes") {
-			t.Errorf("%s with half a key: %s", c.route, responseText(bad))
-		}
-		if diff := cmp.Diff(state, b.state(t)); diff != "" {
-			t.Errorf("%s is done again: %s", c.route, diff)
-		}
-	}
-}
-
-// A request that is invalid does not use up its key: the corrected request may have it.
-func TestIdempotencyKey_invalidRequest_leavesTheKey(t *testing.T) {
-	t.Parallel()
-	b := changing(t)
-	for i, c := range []struct {
-		body   string
-		status int
-	}{{`{"source": "stripe", "mode": "x"}`, 400}, {`{"source": "stripe", "mode": "x"}`, 400},
-		{`{"source": "stripe"}`, 200}, {`{"source": "shop"}`, 422}} {
-		res := postAs(b.handler, "/api/v1/replays", c.body, "k", "")
-		if res.Code != c.status || res.Header().Get("Idempotency-Replayed") != "" {
-			t.Errorf("%d: %s", i, responseText(res))
-		}
-	}
+		testkit.Equal(t, "state after "+c.route+" again", state, b.state(t))
+	})
 }
 
 // A key belongs to its token: the same key of another token is a different key.
@@ -298,55 +275,49 @@ func TestIdempotencyKey_otherToken_isSeparate(t *testing.T) {
 	b := changing(t)
 	h, _, operator := b.guarded(t, admin.Options{})
 	for i, authorization := range []string{"", "Bearer " + operator, "", "Bearer " + operator} {
-		res := postAs(h, "/api/v1/replays", `{"source": "stripe"}`, "k", authorization)
-		if replayed := res.Header().Get("Idempotency-Replayed") == "true"; res.Code != 200 || replayed != (i > 1) {
-			t.Errorf("%d: replayed %t: %s", i, replayed, responseText(res))
+		res := postAs(h, "/replays", `{"source": "stripe"}`, "k", authorization)
+		if res.Code != 200 || isReplayed(res) != (i > 1) {
+			t.Errorf("%d: replayed %t: %s", i, isReplayed(res), responseText(res))
 		}
 	}
-	if runs := b.db.QueryStrings(t, `SELECT run::text FROM runs`); len(runs) != 2 {
-		t.Errorf("%d runs", len(runs))
-	}
+	b.db.WantRows(t, 2, "runs")
 }
 
 // An error response is stored like any other. Requests that only read, and responses with status
-// 5xx, are executed again.
+// 5xx, are executed again. A request that is invalid does not use up its key: the corrected request
+// may have it.
 func TestIdempotencyKey_responses_areStoredByKind(t *testing.T) {
 	t.Parallel()
 	b := changing(t)
-	ask := func(path, body, key string) *httptest.ResponseRecorder {
-		return postAs(b.handler, "/api/v1"+path, body, key, "")
+	ask := func(path, body, key string, want int, replayed bool) string {
+		t.Helper()
+		res := postAs(b.handler, path, body, key, "")
+		if res.Code != want || isReplayed(res) != replayed {
+			t.Errorf("%s %s with key %s, replayed %t: %s", path, body, key, isReplayed(res), responseText(res))
+		}
+		return responseText(res)
 	}
-	missing := ask("/runs/1/pause", "{}", "a")
-	if ask("/replays", `{"source": "stripe"}`, "b"); missing.Code != 404 {
-		t.Errorf("%s", responseText(missing))
-	}
-	if again := ask("/runs/1/pause", "{}", "a"); responseText(again) != responseText(missing) ||
-		again.Header().Get("Idempotency-Replayed") != "true" {
-		t.Errorf("after an error response: %s", responseText(again))
-	}
-	if now := ask("/runs/1/pause", "{}", "c"); now.Code != 200 {
-		t.Errorf("under another key: %s", responseText(now))
-	}
-	const preview = `{"source": "stripe", "preview": true, "exact": true}`
+	const replay, preview, invalid = `{"source": "stripe"}`, `{"source": "stripe", "preview": true, "exact": true}`,
+		`{"source": "stripe", "mode": "x"}`
+	missing := ask("/runs/1/pause", "{}", "error", 404, false)
+	ask("/replays", replay, "run", 200, false)
+	testkit.Equal(t, "an error response again", missing, ask("/runs/1/pause", "{}", "error", 404, true))
+	ask("/runs/1/pause", "{}", "another", 200, false)
 	for _, events := range []string{`"events":1,`, `"events":2,`} {
-		if res := ask("/replays", preview, "d"); res.Code != 200 || !strings.Contains(res.Body.String(), events) ||
-			res.Header().Get("Idempotency-Replayed") != "" {
-			t.Errorf("a preview: %s", responseText(res))
+		if text := ask("/replays", preview, "preview", 200, false); !strings.Contains(text, events) {
+			t.Errorf("a preview: %s", text)
 		}
 		b.append(t, "stripe", "another")
 	}
-	if res := ask("/replays", `{"source": "stripe"}`, "d"); res.Code != http.StatusUnprocessableEntity {
-		t.Errorf("the key of a preview: %s", responseText(res))
-	}
+	ask("/replays", replay, "preview", 422, false)
+	ask("/replays", invalid, "invalid", 400, false)
+	ask("/replays", invalid, "invalid", 400, false)
+	ask("/replays", replay, "invalid", 200, false)
+	ask("/replays", `{"source": "shop"}`, "invalid", 422, false)
 	b.db.Exec(t, `ALTER TABLE runs RENAME TO elsewhere`)
-	if res := ask("/replays", `{"source": "stripe"}`, "e"); res.Code != 500 {
-		t.Errorf("%s", responseText(res))
-	}
+	ask("/replays", replay, "fault", 500, false)
 	b.db.Exec(t, `ALTER TABLE elsewhere RENAME TO runs`)
-	if res := ask("/replays", `{"source": "stripe"}`, "e"); res.Code != 200 ||
-		res.Header().Get("Idempotency-Replayed") != "" {
-		t.Errorf("after a fault: %s", responseText(res))
-	}
+	ask("/replays", replay, "fault", 200, false)
 }
 
 // If the response cannot be stored, the change is rolled back.
@@ -358,12 +329,10 @@ func TestIdempotencyKey_responseNotStored_rollsBack(t *testing.T) {
 		ERRCODE = '53100'; END$$;
 		CREATE TRIGGER refuse BEFORE UPDATE ON idempotency_keys FOR EACH ROW
 			WHEN (NEW.status IS NOT NULL) EXECUTE FUNCTION refuse()`)
-	for _, path := range []string{"/replays", "/reconciliations", "/rebuilds", "/schedules/nightly/pause"} {
-		body := `{"source": "stripe"}`
-		if strings.HasPrefix(path, "/schedules") {
-			body = ""
-		}
-		if res := postAs(b.handler, "/api/v1"+path, body, "k", ""); res.Code != 503 {
+	const source = `{"source": "stripe"}`
+	for path, body := range map[string]string{"/replays": source, "/reconciliations": source, "/rebuilds": source,
+		"/schedules/nightly/pause": ""} {
+		if res := postAs(b.handler, path, body, "k", ""); res.Code != 503 {
 			t.Errorf("%s: %s", path, responseText(res))
 		}
 	}
@@ -377,7 +346,7 @@ func TestIdempotencyKey_requestInProgress_returns409(t *testing.T) {
 	b := changing(t)
 	lock := testkit.OpenTx(t, b.db.Pool, `LOCK TABLE runs IN EXCLUSIVE MODE`)
 	ask := func() *httptest.ResponseRecorder {
-		return postAs(b.handler, "/api/v1/replays", `{"source": "stripe"}`, "k", "")
+		return postAs(b.handler, "/replays", `{"source": "stripe"}`, "k", "")
 	}
 	first := make(chan *httptest.ResponseRecorder, 1)
 	go func() { first <- ask() }()
@@ -392,7 +361,7 @@ func TestIdempotencyKey_requestInProgress_returns409(t *testing.T) {
 	if res := ask(); res.Code != http.StatusConflict || res.Header().Get("Retry-After") == "" {
 		t.Errorf("beside the first: %s", responseText(res))
 	}
-	must(t, lock.Rollback(t.Context()))
+	testkit.Must(t, lock.Rollback(t.Context()))
 	answer := responseText(<-first)
 	if res := ask(); responseText(res) != answer || res.Code != 200 {
 		t.Errorf("%s\nthen %s", answer, responseText(res))
@@ -409,7 +378,7 @@ func TestIdempotencyKey_concurrentRequests_changeOnce(t *testing.T) {
 	for range 16 {
 		wg.Go(func() {
 			for {
-				res := postAs(b.handler, "/api/v1/replays", `{"source": "stripe"}`, "k", "")
+				res := postAs(b.handler, "/replays", `{"source": "stripe"}`, "k", "")
 				if res.Code == http.StatusConflict {
 					continue
 				}

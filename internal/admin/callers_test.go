@@ -34,7 +34,7 @@ func (b *testBundle) guarded(t *testing.T, o admin.Options) (h http.Handler, rea
 func token(t *testing.T, pool *pgxpool.Pool, name string, role adminauth.Role) string {
 	t.Helper()
 	secret, _, err := adminauth.CreateToken(t.Context(), pool, name, role, "ada", time.Time{})
-	must(t, err)
+	testkit.Must(t, err)
 	return secret
 }
 
@@ -52,18 +52,16 @@ func request(h http.Handler, method, path, host string, authorization ...string)
 	return res
 }
 
-// postAs sends a body with a token, and with an idempotency key unless it is "".
+// postAs sends a body with a token and an idempotency key, unless they are "".
 func postAs(h http.Handler, path, body, key, authorization string) *httptest.ResponseRecorder {
-	req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:8081"+path, strings.NewReader(body))
-	req.Header.Set("Content-Type", "application/json")
+	header := http.Header{}
 	if key != "" {
-		req.Header.Set("Idempotency-Key", key)
+		header.Set("Idempotency-Key", key)
 	}
 	if authorization != "" {
-		req.Header.Set("Authorization", authorization)
+		header.Set("Authorization", authorization)
 	}
-	res := httptest.NewRecorder()
-	h.ServeHTTP(res, req)
+	res, _ := send(h, http.MethodPost, path, body, header)
 	return res
 }
 
@@ -176,33 +174,40 @@ func TestAuthorize_openMetrics_needsNoToken(t *testing.T) {
 	}
 }
 
-// On loopback no token is required, but a sent token counts. A request of a browser to another host
-// name has no token.
-func TestAuthorize_tokenOnLoopback_isUsed(t *testing.T) {
+// On loopback no token is required, but a sent token counts. A web page that points its own name to
+// this address must not read what a browser on this machine can reach.
+func TestAuthorize_hostAndToken_decideOnLoopback(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	h, reader, operator := b.guarded(t, admin.Options{})
+	const list, metrics, pause = "GET /api/v1/events", "GET /metrics", "POST /api/v1/runs/1/pause"
 	for _, tc := range []struct {
-		method, host string
-		header       []string
-		want         int
+		route, host string
+		header      []string
+		want        int
 	}{
-		{http.MethodGet, "127.0.0.1:8081", nil, 200},
-		{http.MethodGet, "evil.example", nil, 421},
-		{http.MethodGet, "evil.example", []string{"Bearer x"}, 401},
-		{http.MethodGet, "behind.proxy", []string{"Bearer " + reader}, 200},
-		{http.MethodPost, "127.0.0.1:8081", []string{"Bearer " + reader}, 403},
-		{http.MethodPost, "127.0.0.1:8081", nil, 404},
-		{http.MethodPost, "127.0.0.1:8081", []string{"Bearer " + operator}, 404},
-		{http.MethodPost, "evil.example", nil, 421},
+		{list, "127.0.0.1:8081", nil, 200},
+		{list, "127.0.0.2", nil, 200},
+		{list, "localhost:9", nil, 200},
+		{list, "[::1]:8081", nil, 200},
+		{list, "[::1]", nil, 200},
+		{list, "evil.example", nil, 421},
+		{list, "127.0.0.1.evil.example:8081", nil, 421},
+		{list, "evil.example", []string{"Bearer x"}, 401},
+		{list, "behind.proxy", []string{"Bearer " + reader}, 200},
+		{metrics, "localhost:9", nil, 200},
+		{metrics, "[::1]", nil, 200},
+		{metrics, "evil.example", nil, 421},
+		{metrics, "127.0.0.1.evil.example:8081", nil, 421},
+		{pause, "127.0.0.1:8081", []string{"Bearer " + reader}, 403},
+		{pause, "127.0.0.1:8081", nil, 404},
+		{pause, "127.0.0.1:8081", []string{"Bearer " + operator}, 404},
+		{pause, "evil.example", nil, 421},
 	} {
-		path := "/api/v1/events"
-		if tc.method == http.MethodPost {
-			path = "/api/v1/runs/1/pause"
-		}
-		if res := request(h, tc.method, path, tc.host, tc.header...); res.Code != tc.want {
-			t.Errorf("%s at %s with %d headers: %d, want %d: %s", tc.method, tc.host, len(tc.header), res.Code, tc.want,
-				res.Body)
+		method, path, _ := strings.Cut(tc.route, " ")
+		if res := request(h, method, path, tc.host, tc.header...); res.Code != tc.want {
+			t.Errorf("%s at %s with %d headers: %s, want %d", tc.route, tc.host, len(tc.header), responseText(res),
+				tc.want)
 		}
 	}
 }
@@ -215,13 +220,11 @@ func TestRequireJSON_forms_areRejected(t *testing.T) {
 		if route.Method == http.MethodGet {
 			continue
 		}
+		path := strings.NewReplacer("/api/v1", "", ":run", "1", ":name", "x").Replace(route.Path)
 		for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded",
 			"multipart/form-data; boundary=x"} {
-			req := httptest.NewRequest(route.Method, "http://127.0.0.1:8081"+strings.NewReplacer(":run", "1", ":name",
-				"x").Replace(route.Path), strings.NewReader("{}"))
-			req.Header.Set("Content-Type", kind)
-			res := httptest.NewRecorder()
-			if b.handler.ServeHTTP(res, req); res.Code != http.StatusUnsupportedMediaType {
+			res, _ := send(b.handler, route.Method, path, "{}", http.Header{"Content-Type": {kind}})
+			if res.Code != http.StatusUnsupportedMediaType {
 				t.Errorf("%s %s as %q: %d", route.Method, route.Path, kind, res.Code)
 			}
 		}
@@ -234,7 +237,7 @@ func TestDeniedRequests_reasons_areCounted(t *testing.T) {
 	b := setup(t)
 	registry := prometheus.NewRegistry()
 	refusals, err := admin.NewDeniedRequests(registry)
-	must(t, err)
+	testkit.Must(t, err)
 	h, reader, operator := b.guarded(t, admin.Options{RequireTokens: true, DeniedRequests: refusals})
 	const events, post = "/api/v1/events", "/api/v1/stream/republish-passes"
 	ask := func(n int, method, path string, authorization ...string) {
@@ -301,17 +304,15 @@ func counted(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 func TestMe_eachCaller_seesItsRights(t *testing.T) {
 	t.Parallel()
 	h, reader, operator := setup(t).guarded(t, admin.Options{ProcessID: "p"})
+	const all = `"allowed":["read","decide","change","profile"],"process":"p"}`
 	for _, tc := range []struct {
 		authorization []string
 		want          string
 	}{
-		{nil, `{"name":"","role":"operator","via":"loopback","allowed":["read","decide","change","profile"],` +
-			`"process":"p"}`},
+		{nil, `{"name":"","role":"operator","via":"loopback",` + all},
 		{[]string{"Bearer " + reader},
 			`{"name":"grafana","role":"reader","via":"token","allowed":["read"],"process":"p"}`},
-		{[]string{"Bearer " + operator},
-			`{"name":"deploy","role":"operator","via":"token","allowed":["read","decide","change","profile"],` +
-				`"process":"p"}`},
+		{[]string{"Bearer " + operator}, `{"name":"deploy","role":"operator","via":"token",` + all},
 	} {
 		res := request(h, http.MethodGet, "/api/v1/me", "localhost", tc.authorization...)
 		if got := strings.TrimSpace(res.Body.String()); got != tc.want {

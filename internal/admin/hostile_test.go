@@ -50,7 +50,7 @@ func TestRoutes_hostileParameters_areClientErrors(t *testing.T) {
 	b := changing(t)
 	b.object(t, "stripe", "", "order", "7", true)
 	h := b.walked(t)
-	status, body := b.post(t, "/api/v1/replays", "application/json", `{"reason": "because"}`)
+	status, body := b.post(t, "/replays", `{"reason": "because"}`)
 	if status != 200 || fmt.Sprint(body["run"]) != usual["run"] {
 		t.Fatalf("%d %v", status, body)
 	}

@@ -26,7 +26,6 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/postern-gateway/postern/internal/admin"
-	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/stream"
 	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/versioning"
@@ -150,7 +149,7 @@ func (d *description) checkBody(r *routers.Route, res *httptest.ResponseRecorder
 func checkDescribed(t *testing.T, req *http.Request, body string, res *httptest.ResponseRecorder) (id string) {
 	t.Helper()
 	d, err := loadDescription()
-	must(t, err)
+	testkit.Must(t, err)
 	if id, err = d.check(req, body, res); err != nil {
 		t.Errorf("%s %s %s: %d %.1000s: %v", req.Method, req.URL, body, res.Code, res.Body, err)
 	}
@@ -161,7 +160,7 @@ func checkDescribed(t *testing.T, req *http.Request, body string, res *httptest.
 func TestOpenAPI_document_describesEveryRoute(t *testing.T) {
 	t.Parallel()
 	d, err := loadDescription()
-	must(t, err)
+	testkit.Must(t, err)
 	described := map[string]string{}
 	for path, item := range d.document.Paths.Map() {
 		for method, operation := range item.Operations() {
@@ -262,16 +261,14 @@ var reads = []string{"/summary", "/sources", "/sources/stripe", "/sources/shop",
 // everything is the API of a process that has sources, rules and a stream.
 func (b *testBundle) everything(t *testing.T) http.Handler {
 	t.Helper()
-	cfg, err := config.Parse([]byte(mailConfig), func(string) string { return "" })
-	must(t, err)
 	conn, err := stream.Connect(stream.Options{URL: testkit.JetStream(t).URL, Name: t.Name(),
 		Logger: slog.New(slog.DiscardHandler)})
-	must(t, err)
+	testkit.Must(t, err)
 	t.Cleanup(conn.Close)
 	testkit.Eventually(t, 30*time.Second, func() error { return conn.Ensure(t.Context(), stream.DefaultLimits) })
-	return admin.New(admin.Options{Pool: b.role(t, "operator"), Logger: testkit.Logger(t), Stream: conn,
-		Reprocessor: b.reprocessor(t), Endpoints: cfg.Endpoints,
-		Rules: cfg.Rules, Destinations: cfg.ResolveDestinations})
+	o := b.configured(t)
+	o.Stream, o.Reprocessor = conn, b.reprocessor(t)
+	return admin.New(o)
 }
 
 // The document describes the results of all routes, read from a database that has rows for each.
@@ -311,7 +308,7 @@ func TestOpenAPI_everyRoute_respondsAsDescribed(t *testing.T) {
 	}
 	got[b.checkStream(t)] = true
 	d, err := loadDescription()
-	must(t, err)
+	testkit.Must(t, err)
 	for path, item := range d.document.Paths.Map() {
 		for method, operation := range item.Operations() {
 			if !got[operation.OperationID] {
@@ -328,31 +325,29 @@ func TestOpenAPI_requiredParameters_equalHandlers(t *testing.T) {
 	b := changing(t)
 	b.moreEffects(t)
 	d, err := loadDescription()
-	must(t, err)
-	for _, c := range audited {
-		last := b.db.QueryStrings(t, `SELECT coalesce(max(run), 0)::text FROM runs`)[0]
-		path := strings.ReplaceAll(c.path, "RUN", last)
+	testkit.Must(t, err)
+	b.eachChange(t, func(c changed) {
 		documented := d.document.Paths.Value("/api/v1" + routeParam.ReplaceAllString(c.route, "{$1}"))
 		required := documented.Post.RequestBody.Value.Content.Get("application/json").Schema.Value.Required
 		var members map[string]any
-		must(t, json.Unmarshal([]byte(c.body), &members))
+		testkit.Must(t, json.Unmarshal([]byte(c.body), &members))
 		b.db.Exec(t, revokeAudit)
 		for name := range members {
 			without := maps.Clone(members)
 			delete(without, name)
 			body, err := json.Marshal(without)
-			must(t, err)
-			status, p := b.post(t, "/api/v1"+path, "application/json", string(body))
+			testkit.Must(t, err)
+			status, p := b.post(t, c.path, string(body))
 			if want := slices.Contains(required, name); (status == http.StatusBadRequest) != want &&
 				!slices.Contains([]string{"type", "partial", "captured"}, name) {
 				t.Errorf("%s without %s, required: %t: %d %v", c.route, name, want, status, p)
 			}
 		}
 		b.db.Exec(t, grantAudit)
-		if status, p := b.post(t, "/api/v1"+path, "application/json", c.body); status != http.StatusOK {
+		if status, p := b.post(t, c.path, c.body); status != http.StatusOK {
 			t.Errorf("%s: %d %v", c.route, status, p)
 		}
-	}
+	})
 }
 
 // send sends a request to a path below /api/v1.
@@ -433,7 +428,7 @@ func TestOpenAPI_problems_areDescribed(t *testing.T) {
 func TestOpenAPI_wrongResponses_areNoticed(t *testing.T) {
 	t.Parallel()
 	d, err := loadDescription()
-	must(t, err)
+	testkit.Must(t, err)
 	for body, wrong := range map[string]bool{
 		`{"items": [], "next_cursor": null}`:                                             false,
 		`{"items": [], "next_cursor": null, "searched_back_to": "2026-01-02T03:04:05Z"}`: false,

@@ -3,12 +3,9 @@ package admin_test
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
@@ -37,11 +34,11 @@ func (b *testBundle) reject(t *testing.T, n int, secret string) {
 	t.Helper()
 	p, at := stripe.Stripe{}, time.Now().Add(-48*time.Hour)
 	sample, err := p.MakeVariant(p.Samples()[0], n, at, true)
-	must(t, err)
+	testkit.Must(t, err)
 	d, err := p.Sign(testSource(secret), sample, at)
-	must(t, err)
+	testkit.Must(t, err)
 	headers, err := json.Marshal(map[string]string{"Stripe-Signature": d.Header.Get("Stripe-Signature")})
-	must(t, err)
+	testkit.Must(t, err)
 	b.db.Exec(t, `INSERT INTO rejections (source, reason, detail, remote, received_at, headers, body, bytes)
 		VALUES ($1, 'wrong_signature', 'none of 1 secrets', '127.0.0.1', $2, $3, $4, length($4::bytea))`,
 		b.known.Number["stripe"], at, headers, d.Body)
@@ -85,12 +82,11 @@ func TestRejections_reprocess_storesVerifiedOnce(t *testing.T) {
 		{"reprocess", `{"reason": "rotated"}`, stay + "; 0 verified, 0 events, map[not_configured:1 truncated:1 " +
 			"wrong_signature:1], <nil>"},
 	} {
-		status, body := b.post(t, "/api/v1/rejections/"+c.path, "application/json", c.body)
+		status, body := b.post(t, "/rejections/"+c.path, c.body)
 		if status != 200 {
-			t.Errorf("%s: %d %v", c.body, status, body)
-		} else if diff := cmp.Diff(c.want, summary(body)); diff != "" {
-			t.Errorf("%s %s: %s", c.path, c.body, diff)
+			t.Fatalf("%s: %d %v", c.body, status, body)
 		}
+		testkit.Equal(t, c.path+" "+c.body, c.want, summary(body))
 	}
 	if n := b.db.QueryStrings(t, `SELECT verification->>'reprocessed_reason' || ' ' || (verification->>'reprocessed_by')
 		FROM events`); len(n) != 3 || !strings.HasPrefix(n[0], "rotated admin API") {
@@ -115,13 +111,12 @@ func TestRejections_reprocess_storesVerifiedOnce(t *testing.T) {
 		{`POST /rejections/reprocess {"reason": "x", "ids": "one"}`, "400 not an id"},
 	})
 	b.handler = admin.New(admin.Options{Pool: b.role(t, "operator"), Logger: testkit.Logger(t)})
-	for path, body := range map[string]string{"verify": "{}", "reprocess": `{"reason": "x"}`} {
-		status, p := b.post(t, "/api/v1/rejections/"+path, "application/json", body)
-		if status != http.StatusMisdirectedRequest || p["type"] != "urn:postern:problem:other-process" ||
-			!strings.Contains(fmt.Sprint(p["detail"]), "postern serve") {
-			t.Errorf("%s: %d %v", path, status, p)
-		}
-	}
+	b.wantResponses(t, [][2]string{
+		{"POST /rejections/verify {}", `421 {"type": "urn:postern:problem:other-process"}`},
+		{"POST /rejections/verify {}", "421 postern serve"},
+		{`POST /rejections/reprocess {"reason": "x"}`, `421 {"type": "urn:postern:problem:other-process"}`},
+		{`POST /rejections/reprocess {"reason": "x"}`, "421 postern serve"},
+	})
 }
 
 // A process with the configuration of the source explains the verification; others leave it out.
@@ -132,7 +127,7 @@ func TestRejection_configuredSource_isExplained(t *testing.T) {
 	b.reject(t, 2, "whsec_forged")
 	b.reject(t, 3, testSecret)
 	b.db.Exec(t, `UPDATE rejections SET bytes = bytes + 1 WHERE id = 3`)
-	if status, body := b.get(t, "/api/v1/rejections/1"); status != 200 || body["verification"] != nil {
+	if status, body := b.get(t, "/rejections/1"); status != 200 || body["verification"] != nil {
 		t.Errorf("without sources: %d %v", status, body)
 	}
 	b.handler = admin.New(admin.Options{Pool: b.role(t, "operator"), Logger: testkit.Logger(t),
@@ -143,7 +138,7 @@ func TestRejection_configuredSource_isExplained(t *testing.T) {
 		"2": {"verified:false", "{timestamp}.{body} is signed", "secret second does not match", "wrong_signature"},
 		"3": {"verification:<nil>"},
 	} {
-		status, body := b.get(t, "/api/v1/rejections/"+id)
+		status, body := b.get(t, "/rejections/"+id)
 		got := fmt.Sprint("verification:", body["verification"])
 		for _, text := range texts {
 			if status != 200 || !strings.Contains(got, text) {
@@ -164,14 +159,11 @@ func TestRejections_many_continueWithCursor(t *testing.T) {
 		SELECT $1, 'wrong_signature', '', '', now(), '{}', 'x', 1 FROM generate_series(1, 1001)`,
 		b.known.Number["stripe"])
 	b.reject(t, 1, testSecret)
-	const first = `{"source": "stripe", "reason": "x"}`
-	status, body := b.post(t, "/api/v1/rejections/reprocess", "application/json", first)
-	if status != 200 || len(body["items"].([]any)) != 1000 || body["verified"] != 0.0 {
-		t.Fatalf("%d %v", status, body["verified"])
+	body := b.wantResponses(t, [][2]string{{`POST /rejections/reprocess {"source": "stripe", "reason": "x"}`,
+		`200 {"verified": 0, "next_cursor": "…"}`}})
+	if n := len(body["items"].([]any)); n != 1000 {
+		t.Errorf("%d items", n)
 	}
-	status, body = b.post(t, "/api/v1/rejections/reprocess", "application/json",
-		fmt.Sprintf(`{"source": "stripe", "reason": "x", "cursor": %q}`, body["next_cursor"]))
-	if status != 200 || len(body["items"].([]any)) != 2 || body["verified"] != 1.0 || body["next_cursor"] != nil {
-		t.Errorf("%d %v", status, body)
-	}
+	b.wantResponses(t, [][2]string{{fmt.Sprintf(`POST /rejections/reprocess {"source": "stripe", "reason": "x", "cursor": %q}`,
+		body["next_cursor"]), `200 {"items": [{}, {}], "verified": 1, "next_cursor": null}`}})
 }

@@ -5,11 +5,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/config"
@@ -24,8 +23,8 @@ func TestSources_logAndConfiguration_areListed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	file, changed := filepath.Join(t.TempDir(), "secret"), time.Now().Add(-time.Hour).Truncate(time.Second)
-	must(t, os.WriteFile(file, []byte("whsec_canary_of_the_file"), 0o600))
-	must(t, os.Chtimes(file, changed, changed))
+	testkit.Must(t, os.WriteFile(file, []byte("whsec_canary_of_the_file"), 0o600))
+	testkit.Must(t, os.Chtimes(file, changed, changed))
 	cfg, err := config.Parse([]byte(`
 database: {url: postgres://x/y}
 sources:
@@ -35,13 +34,13 @@ sources:
 `), func(name string) string {
 		return map[string]string{"SECRET": "whsec_canary_of_the_environment"}[name]
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	b.db.Exec(t, `INSERT INTO source_types SELECT number, 'a', now() - interval '9 days', now() - interval '5 hours',
 		20, interval '2 hours', interval '0' FROM sources WHERE name = 'stripe'`)
 	h := admin.New(admin.Options{Pool: b.role(t, "operator"), Endpoints: cfg.Endpoints})
 	res := request(h, http.MethodGet, "/api/v1/sources", "localhost")
 	var page struct{ Items []operations.Source }
-	must(t, json.Unmarshal(res.Body.Bytes(), &page))
+	testkit.Must(t, json.Unmarshal(res.Body.Bytes(), &page))
 	if strings.Contains(res.Body.String(), "canary") {
 		t.Errorf("a secret is shown: %s", res.Body)
 	}
@@ -49,8 +48,8 @@ sources:
 	for _, s := range page.Items {
 		names = append(names, s.Name)
 	}
-	if diff := cmp.Diff([]string{"shop", "stripe", "zulu"}, names); diff != "" {
-		t.Fatal(diff)
+	if !slices.Equal(names, []string{"shop", "stripe", "zulu"}) {
+		t.Fatalf("%q", names)
 	}
 	shop, stripe, zulu := page.Items[0], page.Items[1], page.Items[2]
 	if shop.Configured || shop.Settings != nil || shop.AddedAt.IsZero() {
