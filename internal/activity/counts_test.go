@@ -123,7 +123,8 @@ func TestSecretUses_rotation_namesTheUnusedSecret(t *testing.T) {
 		texts = append(texts, fmt.Sprintf("%s %d %.2f %t %d %d", u.Secret, u.Verified, u.Share, u.Removable,
 			u.Hours[0], u.Hours[activity.SecretHours-1]))
 	}
-	testkit.Equal(t, "uses", []string{"new 90 0.90 false 60 30", "old 0 0.00 true 0 0", "other 10 0.10 false 0 0"}, texts)
+	testkit.Equal(t, "uses", []string{"new 90 0.90 false 60 30", "old 0 0.00 true 0 0", "other 10 0.10 false 0 0"},
+		texts)
 	if got, err := activity.SecretUses(t.Context(), operator, 2); err != nil || len(got) != 1 || got[0].Removable {
 		t.Errorf("an idle source: %+v %v", got, err)
 	}

@@ -424,10 +424,12 @@ func TestStream_backlog_isReported(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.append(t, "stripe", "evt_1")
-	pass := b.wantResponses(t, [][2]string{{"GET /stream", `200 {"failure": "nats.url is not configured here", "unapplied": {"count": 1},
-		"republisher": {"process": ""}, "streams": []}`},
+	pass := b.wantResponses(t, [][2]string{
+		{"GET /stream", `200 {"failure": "nats.url is not configured here", "unapplied": {"count": 1},
+			"republisher": {"process": ""}, "streams": []}`},
 		{`POST /stream/republish-passes {"reason": " a wiped disk "}`,
-			`200 {"pass": 1, "reason": "a wiped disk", "ended_at": null, "requested_by": "admin API…"}`}})
+			`200 {"pass": 1, "reason": "a wiped disk", "ended_at": null, "requested_by": "admin API…"}`},
+	})
 	b.wantResponses(t, [][2]string{
 		{"GET /stream/republish-passes/1", fmt.Sprintf(`200 {"requested_at": %q}`, pass["requested_at"])},
 		{"GET /stream", `200 {"republisher": {"requested": 1}}`},

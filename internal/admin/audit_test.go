@@ -191,8 +191,8 @@ func TestChange_everyRoute_isAudited(t *testing.T) {
 		for target := range strings.SplitSeq(c.target, "\n") {
 			want = append(want, strings.Join([]string{c.action, target, "why", "loopback", "loopback", "t"}, " | "))
 		}
-		testkit.Equal(t, "audit of "+c.route, want, b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, target, reason,
-			actor, via, database_user = session_user) FROM audit ORDER BY id`))
+		testkit.Equal(t, "audit of "+c.route, want, b.db.QueryStrings(t, `SELECT concat_ws(' | ', action, target,
+			reason, actor, via, database_user = session_user) FROM audit ORDER BY id`))
 		b.db.Exec(t, `ALTER TABLE audit DISABLE TRIGGER ALL; DELETE FROM audit; ALTER TABLE audit ENABLE TRIGGER ALL`)
 	})
 	if len(missing) > 0 {

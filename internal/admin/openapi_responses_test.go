@@ -374,51 +374,42 @@ func TestOpenAPI_problems_areDescribed(t *testing.T) {
 	b.append(t, "shop", "k")
 	guarded, reader, _ := b.guarded(t, admin.Options{RequireTokens: true})
 	key := http.Header{"Idempotency-Key": {`"a"`}}
+	problem := func(name string) string { return `"type":"urn:postern:problem:` + name + `"` }
 	for _, c := range []struct {
-		problem, method, path, body string
-		header                      http.Header
+		want, method, path, body string
+		header                   http.Header
+		sql                      string // executed before
 	}{
-		{"foreign-host", "GET", "/events", "", http.Header{"Host": {"evil.example"}}},
-		{"token", "GET", "/events", "", http.Header{"Authorization": {"Bearer x"}}},
-		{"role", "POST", "/replays", "{}", http.Header{"Authorization": {"Bearer " + reader}}},
-		{"idempotency-key", "POST", "/replays", "{}", http.Header{"Idempotency-Key": {`"`}}},
-		{"", "POST", "/replays", `{"source": "stripe"}`, key},
-		{"key-reused", "POST", "/replays", `{"source": "shop"}`, key},
-		{"invalid", "GET", "/events?limit=0", "", nil},
-		{"invalid", "POST", "/replays", "[]", nil},
-		{"invalid", "GET", "/effects/backtest?rule=receipt&since=1h", "", nil},
-		{"not-found", "GET", "/events/none", "", nil},
-		{"not-found", "POST", "/runs/77/pause", "{}", nil},
-		{"several", "GET", "/events/k", "", nil},
-		{"several", "GET", "/objects/shop/order/9", "", nil},
-		{"several", "POST", "/refetches", `{"source": "shop", "type": "order", "object_id": "9"}`, nil},
-		{"unsupported media type", "POST", "/replays", "a=b", http.Header{"Content-Type": {"text/plain"}}},
-		{"unavailable", "POST", "/refetches", `{"source": "stripe", "type": "order", "object_id": "8"}`, nil},
-		{"internal", "GET", "/spools", "", nil},
+		{problem("foreign-host"), "GET", "/events", "", http.Header{"Host": {"evil.example"}}, ""},
+		{problem("token"), "GET", "/events", "", http.Header{"Authorization": {"Bearer x"}}, ""},
+		{problem("role"), "POST", "/replays", "{}", http.Header{"Authorization": {"Bearer " + reader}}, ""},
+		{problem("idempotency-key"), "POST", "/replays", "{}", http.Header{"Idempotency-Key": {`"`}}, ""},
+		{`"run":`, "POST", "/replays", `{"source": "stripe"}`, key, ""},
+		{problem("key-reused"), "POST", "/replays", `{"source": "shop"}`, key, ""},
+		{problem("invalid"), "GET", "/events?limit=0", "", nil, ""},
+		{problem("invalid"), "POST", "/replays", "[]", nil, ""},
+		{problem("invalid"), "GET", "/effects/backtest?rule=receipt&since=1h", "", nil, ""},
+		{problem("not-found"), "GET", "/events/none", "", nil, ""},
+		{problem("not-found"), "POST", "/runs/77/pause", "{}", nil, ""},
+		{problem("several"), "GET", "/events/k", "", nil, ""},
+		{problem("several"), "GET", "/objects/shop/order/9", "", nil, ""},
+		{problem("several"), "POST", "/refetches", `{"source": "shop", "type": "order", "object_id": "9"}`, nil, ""},
+		{`"type":"about:blank"`, "POST", "/replays", "a=b", http.Header{"Content-Type": {"text/plain"}}, ""},
+		{problem("unavailable"), "POST", "/refetches", `{"source": "stripe", "type": "order", "object_id": "8"}`, nil,
+			`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'the disk is full'
+				USING ERRCODE = '53100'; END$$;
+				CREATE TRIGGER fail BEFORE INSERT ON audit FOR EACH ROW EXECUTE FUNCTION fail()`},
+		{problem("internal"), "GET", "/spools", "", nil, `ALTER TABLE spools RENAME TO elsewhere`},
 	} {
 		h := b.handler
 		if c.header.Get("Authorization") != "" {
 			h = guarded
 		}
-		switch c.problem {
-		case "unavailable":
-			b.db.Exec(t, `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'the disk is full'
-				USING ERRCODE = '53100'; END$$;
-				CREATE TRIGGER fail BEFORE INSERT ON audit FOR EACH ROW EXECUTE FUNCTION fail()`)
-		case "internal":
-			b.db.Exec(t, `ALTER TABLE spools RENAME TO elsewhere`)
-		}
+		b.db.Exec(t, c.sql)
 		res, req := send(h, c.method, c.path, c.body, c.header)
 		checkDescribed(t, req, c.body, res)
-		want := `"type":"urn:postern:problem:` + c.problem + `"`
-		switch c.problem {
-		case "":
-			want = `"run":`
-		case "unsupported media type":
-			want = `"type":"about:blank"`
-		}
-		if !strings.Contains(res.Body.String(), want) {
-			t.Errorf("%s %s: %s, want %s", c.method, c.path, responseText(res), want)
+		if !strings.Contains(res.Body.String(), c.want) {
+			t.Errorf("%s %s: %s, want %s", c.method, c.path, responseText(res), c.want)
 		}
 	}
 }

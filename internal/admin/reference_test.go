@@ -189,10 +189,7 @@ func (r *reference) writeRoute(t *testing.T, of route) {
 		if named[p.Name] {
 			in = "path"
 		}
-		help := p.Help
-		if help == "" {
-			help = r.helpOf(t, of.params, p.Name)
-		}
+		help := cmp.Or(p.Help, r.helpOf(t, of.params, p.Name))
 		if slices.Contains(required[operationID(of)], p.Name) && !strings.Contains(help, "required") {
 			help += "; required"
 		}

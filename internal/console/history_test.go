@@ -114,7 +114,8 @@ func TestRejections_verifyAgain_reprocessesTheValidOnes(t *testing.T) {
 	}
 	e.reject(t, 3, "whsec_forged")
 	b.wantPages(t, map[string][]string{
-		"rejections":              {"By source and reason", "203.0.113.7 (4)", "every delivery of stripe is rejected", "verify again"},
+		"rejections": {"By source and reason", "203.0.113.7 (4)", "every delivery of stripe is rejected",
+			"verify again"},
 		"rejections/1":            {"The delivery is valid now"},
 		"rejections/4":            {"not valid with the current secrets either"},
 		"rejections/verify?ids=4": {"No delivery is valid now."},

@@ -105,8 +105,8 @@ func TestObject_severalAccounts_choice(t *testing.T) {
 		b.submit(t, b.get(t, href), "Request a refetch").want(t, "again", http.StatusSeeOther)
 	}
 	request := func(id string) *response {
-		return b.submit(t, b.get(t, Prefix+"refetches"), "Request a refetch", "p.source", "stripe", "p.type", "customer",
-			"p.object_id", id)
+		return b.submit(t, b.get(t, Prefix+"refetches"), "Request a refetch", "p.source", "stripe", "p.type",
+			"customer", "p.object_id", id)
 	}
 	request("cus_2").want(t, "request of an absent object", http.StatusSeeOther)
 	absent := b.get(t, Prefix+"objects/stripe/customer/cus_2")

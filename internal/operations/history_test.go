@@ -159,7 +159,7 @@ late stale by second {"a": 9}
 second applied +1 -0 ~1 from first {"a": 2, "b": [1]}
 first applied {"a": 1}`
 
-func TestObjectHistory_eventsOfEachKind_haveTheirStates(t *testing.T) {
+func TestObjectHistory_eventsOfEachKind_haveStatesOfConfiguredSource(t *testing.T) {
 	t.Parallel()
 	l := newHistoryLog(t)
 	l.fill(t)
@@ -177,12 +177,7 @@ func TestObjectHistory_eventsOfEachKind_haveTheirStates(t *testing.T) {
 			t.Errorf("%+v", items[i].HistoryEvent)
 		}
 	}
-}
-
-func TestObjectHistory_sourceNotConfigured_hasNoStates(t *testing.T) {
-	t.Parallel()
-	l := newHistoryLog(t)
-	l.fill(t)
+	// a process without the source has no states
 	for name, endpoints := range map[string][]config.Endpoint{"has no configuration": nil,
 		"is not in the configuration": l.endpoints("other"), "is not in the configuration of": {}} {
 		items, _ := l.items(t, endpoints, 50)

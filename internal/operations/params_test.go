@@ -26,8 +26,9 @@ func withSources(t *testing.T) (*testkit.DB, map[string]int32) {
 // store appends a webhook of a source, and returns the id of its last event.
 func store(t *testing.T, db *testkit.DB, source int32, body string, all ...provider.Event) int64 {
 	t.Helper()
-	receipts, err := events.Append(t.Context(), db.Pool, []events.Delivery{{Source: source, ReceivedAt: time.Now().UTC(),
-		Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`), Body: []byte(body), Events: all}})
+	receipts, err := events.Append(t.Context(), db.Pool, []events.Delivery{{Source: source,
+		ReceivedAt: time.Now().UTC(), Origin: events.OriginWebhook, Headers: []byte(`{}`), Verification: []byte(`{}`),
+		Body: []byte(body), Events: all}})
 	testkit.Must(t, err)
 	return receipts[0][len(all)-1].ID
 }
@@ -136,23 +137,19 @@ func TestHelp_everyParameter_hasOne(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
 	for _, params := range []any{operations.AnnounceParams{}, operations.AuditParams{}, operations.BacktestParams{},
-		operations.CompareParams{}, operations.CompensateParams{},
-		operations.ConflictParams{}, operations.DifferenceParams{}, operations.EffectParams{},
-		operations.EffectsParams{}, operations.ReasonParams{}, operations.RuleName{}, operations.EventName{},
-		operations.EventParams{},
-		operations.NewTokenParams{},
+		operations.CompareParams{}, operations.CompensateParams{}, operations.ConflictParams{},
+		operations.DifferenceParams{}, operations.EffectParams{}, operations.EffectsParams{}, operations.ReasonParams{},
+		operations.RuleName{}, operations.EventName{}, operations.EventParams{}, operations.NewTokenParams{},
 		operations.ObjectName{}, operations.ObjectParams{}, operations.OutcomeParams{}, operations.OverwriteParams{},
-		operations.PendingRefetchParams{},
-		operations.Page{}, operations.RebuildParams{}, operations.ReconcileParams{}, operations.RedactParams{},
-		operations.RejectionParams{}, operations.RemoveSpoolParams{},
+		operations.PendingRefetchParams{}, operations.Page{}, operations.RebuildParams{}, operations.ReconcileParams{},
+		operations.RedactParams{}, operations.RejectionParams{}, operations.RemoveSpoolParams{},
 		operations.ReplayParams{}, operations.RefetchParams{}, operations.ResolveParams{},
-		operations.RetentionPolicyParams{}, operations.RetryParams{}, operations.RunChange{},
-		operations.RunParams{}, operations.RunScheduleParams{}, operations.ScheduleChange{},
-		operations.SourceParams{}, operations.RunRequest{}, operations.ActivityParams{}, operations.FindParams{},
-		operations.FailureParams{}, operations.HistoryParams{}, operations.HistoryDiffParams{},
-		operations.ObjectAtParams{}, operations.ReprocessParams{}, operations.RejectionSelection{},
-		operations.SourceTypeParams{}, operations.TailParams{}, operations.ChangeParams{},
-		operations.FeedCursorParams{}} {
+		operations.RetentionPolicyParams{}, operations.RetryParams{}, operations.RunChange{}, operations.RunParams{},
+		operations.RunScheduleParams{}, operations.ScheduleChange{}, operations.SourceParams{}, operations.RunRequest{},
+		operations.ActivityParams{}, operations.FindParams{}, operations.FailureParams{}, operations.HistoryParams{},
+		operations.HistoryDiffParams{}, operations.ObjectAtParams{}, operations.ReprocessParams{},
+		operations.RejectionSelection{}, operations.SourceTypeParams{}, operations.TailParams{},
+		operations.ChangeParams{}, operations.FeedCursorParams{}} {
 		for _, p := range operations.Params(params) {
 			if used[p.Help] = true; p.Help == "" {
 				t.Errorf("%T: %s has no help", params, p.Name)

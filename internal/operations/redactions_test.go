@@ -71,7 +71,8 @@ func TestParseRedaction_account_mustBeClear(t *testing.T) {
 	}
 	o, _, err := parseRedaction(t, operator, paramsOf("event", "k1"))
 	testkit.Must(t, err)
-	testkit.Equal(t, "parameters", &redaction.Params{Events: ids[1:2], Description: map[string]string{"event": "k1"}}, o)
+	want := &redaction.Params{Events: ids[1:2], Description: map[string]string{"event": "k1"}}
+	testkit.Equal(t, "parameters", want, o)
 }
 
 // A parameter without an effect is rejected, and so is an object whose account is unknown.
