@@ -176,7 +176,7 @@ func TestAuthorize_openMetrics_needsNoToken(t *testing.T) {
 
 // On loopback no token is required, but a sent token counts. A web page that points its own name to
 // this address must not read what a browser on this machine can reach.
-func TestAuthorize_hostAndToken_decideOnLoopback(t *testing.T) {
+func TestHandler_foreignHost_isDenied(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	h, reader, operator := b.guarded(t, admin.Options{})

@@ -37,7 +37,8 @@ func TestReconcile_params_startRun(t *testing.T) {
 			"since": "2026-01-02T00:00:00Z",
 			"input": map[string]any{"source": "shop", "objects": "true", "since": "2026-01-02"}}},
 	} {
-		run := b.wantResponses(t, [][2]string{{fmt.Sprintf(`POST /reconciliations {"source": %q, %s}`, c.source, c.body),
+		run := b.wantResponses(t, [][2]string{{
+			fmt.Sprintf(`POST /reconciliations {"source": %q, %s}`, c.source, c.body),
 			fmt.Sprintf(`200 {"run": %d, "job": "reconcile", "status": "queued", "actor": "admin API…"}`, i+1)}})
 		if c.want != nil {
 			c.want["source"] = float64(b.known.Number[c.source])

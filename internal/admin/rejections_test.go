@@ -164,7 +164,7 @@ func TestRejections_many_continueWithCursor(t *testing.T) {
 	if n := len(body["items"].([]any)); n != 1000 {
 		t.Errorf("%d items", n)
 	}
-	b.wantResponses(t, [][2]string{{
-		fmt.Sprintf(`POST /rejections/reprocess {"source": "stripe", "reason": "x", "cursor": %q}`, body["next_cursor"]),
+	next := fmt.Sprintf(`{"source": "stripe", "reason": "x", "cursor": %q}`, body["next_cursor"])
+	b.wantResponses(t, [][2]string{{"POST /rejections/reprocess " + next,
 		`200 {"items": [{}, {}], "verified": 1, "next_cursor": null}`}})
 }
