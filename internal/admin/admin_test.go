@@ -88,9 +88,9 @@ func (b *testBundle) post(t *testing.T, path, text string) (status int, body map
 	return b.call(t, http.MethodPost, path, text)
 }
 
-// wantResponses sends requests in order, each a method, a path below /api/v1 and a body, and returns
-// the last response. The expected responses are a status and either a text in them, which an error
-// has in its detail, or a JSON object of members that they have.
+// wantResponses sends requests in order, each a method, a path below /api/v1 and a body, and
+// returns the last response. The expected responses are a status and either a text in them, which
+// an error has in its detail, or a JSON object of members that they have.
 func (b *testBundle) wantResponses(t *testing.T, all [][2]string) (body map[string]any) {
 	t.Helper()
 	for _, c := range all {

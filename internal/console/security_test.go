@@ -171,8 +171,8 @@ func TestPages_linkOfAnotherSite_asksFirst(t *testing.T) {
 	}
 }
 
-// Where tokens are required, a browser without a session gets the login and the files of pages. With
-// a session, no page contains a secret of the configuration, of a session or of a token.
+// Where tokens are required, a browser without a session gets the login and the files of pages.
+// With a session, no page contains a secret of the configuration, of a session or of a token.
 func TestPages_tokensRequired_needTheLoginAndShowNoSecret(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, requireTokens)
