@@ -54,9 +54,6 @@ type Faults struct {
 	Revoked, SeesNothing bool
 	// Disconnected are connected accounts for which no key may act any more.
 	Disconnected []string
-	// MaxPerSecond limits the requests in any second of real time, MaxConcurrent the concurrent
-	// requests. Zero means no limit.
-	MaxPerSecond, MaxConcurrent int
 }
 
 // SetFaults changes the faults from now on.
@@ -67,24 +64,19 @@ func (f *Fake) SetFaults(faults Faults) {
 }
 
 // fault returns the fault of the current request.
-func (f *Fake) fault(r *http.Request, one *Request) Fault {
+func (f *Fake) fault(r *http.Request) Fault {
 	o := f.options.Faults
-	if one.limitReason != "" {
-		return f.RecordRequest(r, RateLimited)
-	}
 	return f.ChooseFault(r, fakeapi.Odds{RateLimited: o.RateLimited, Locked: o.Locked, ServerError: o.ServerError,
-		Garbled: o.Garbled,
-		Dropped: o.Dropped, Truncated: o.Truncated, Hung: o.Hung, Slow: o.Slow, CursorExpired: o.CursorExpired})
+		Garbled: o.Garbled, Dropped: o.Dropped, Truncated: o.Truncated, Hung: o.Hung, Slow: o.Slow,
+		CursorExpired: o.CursorExpired})
 }
 
 // failed returns the response of a request that is rejected before it is executed.
-func (f *Fake) failed(fault Fault, reason string) (a response, failed bool) {
+func (f *Fake) failed(fault Fault) (a response, failed bool) {
 	switch fault {
 	case RateLimited:
-		if reason == "" {
-			reason = [...]string{"global-rate", "endpoint-rate", "global-concurrency", "endpoint-concurrency",
-				"resource-specific"}[f.Random(5)]
-		}
+		reason := [...]string{"global-rate", "endpoint-rate", "global-concurrency", "endpoint-concurrency",
+			"resource-specific"}[f.Random(5)]
 		limit := apiError{status: http.StatusTooManyRequests, reason: reason, Code: "rate_limit",
 			Message: "Request rate limit exceeded."}
 		return limit.response(), true

@@ -21,11 +21,9 @@ type Request struct {
 	Version string
 	// Status is the status of the response, even if the response was lost.
 	Status int
-
-	limitReason string // the limit that it exceeded
 }
 
-// recordRequest records a request and whether it exceeds a limit.
+// recordRequest records a request.
 func (f *Fake) recordRequest(r *http.Request) *Request {
 	one := &Request{
 		At: time.Now(), Route: route(r), Path: r.URL.Path, Query: r.URL.Query(),
@@ -33,16 +31,6 @@ func (f *Fake) recordRequest(r *http.Request) *Request {
 		Account: r.Header.Get("Stripe-Account") + r.Header.Get("Stripe-Context"),
 	}
 	f.requests = append(f.requests, one)
-	f.inFlight++
-	f.maxInFlight = max(f.maxInFlight, f.inFlight)
-	o := f.options.Faults
-	switch {
-	case o.MaxPerSecond > 0 && len(f.requests) > o.MaxPerSecond &&
-		one.At.Sub(f.requests[len(f.requests)-1-o.MaxPerSecond].At) < time.Second:
-		one.limitReason = "global-rate"
-	case o.MaxConcurrent > 0 && f.inFlight > o.MaxConcurrent:
-		one.limitReason = "global-concurrency"
-	}
 	return one
 }
 
@@ -78,30 +66,9 @@ func (f *Fake) RequestsByRoute() map[string]int {
 	return counts
 }
 
-// PeakRequests returns the largest number of requests within any period of the given length of real
-// time.
-func (f *Fake) PeakRequests(length time.Duration) int {
-	requests := f.Requests()
-	first, peak := 0, 0
-	for i, r := range requests {
-		for r.At.Sub(requests[first].At) >= length {
-			first++
-		}
-		peak = max(peak, i-first+1)
-	}
-	return peak
-}
-
-// MaxInFlight returns the largest number of concurrent requests.
-func (f *Fake) MaxInFlight() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.maxInFlight
-}
-
 // ResetRequests deletes the recorded requests.
 func (f *Fake) ResetRequests() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.requests, f.maxInFlight = nil, f.inFlight
+	f.requests = nil
 }

@@ -33,11 +33,7 @@ type call struct {
 
 // ServeHTTP serves a request as Stripe's API does, with its fault.
 func (f *Fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if f.options.BeforeRequest != nil {
-		f.options.BeforeRequest()
-	}
 	a, fault := f.handle(r)
-	defer f.finish()
 	f.write(w, r, a, fault)
 }
 
@@ -46,21 +42,15 @@ func (f *Fake) handle(r *http.Request) (response, Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	one := f.recordRequest(r)
-	fault := f.fault(r, one)
+	fault := f.fault(r)
 	a := f.respond(r, one, fault)
 	one.Status = a.status
 	return a, fault
 }
 
-func (f *Fake) finish() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.inFlight--
-}
-
 // respond makes the response. The request is executed even if the response is lost.
 func (f *Fake) respond(r *http.Request, one *Request, fault Fault) response {
-	if a, failed := f.failed(fault, one.limitReason); failed {
+	if a, failed := f.failed(fault); failed {
 		return a
 	}
 	a, fail := f.authorize(r)
@@ -70,7 +60,7 @@ func (f *Fake) respond(r *http.Request, one *Request, fault Fault) response {
 	c := &call{fake: f, account: a, key: key(r), version: r.Header.Get("Stripe-Version"), query: r.URL.Query(),
 		now: f.now(), expired: fault == CursorExpired}
 	if c.version == "" {
-		c.version = f.options.DefaultVersion
+		c.version = Version
 	}
 	c.showOlderState(f.options.Faults.Lag)
 	body, fail := c.route(strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/"), r)

@@ -57,12 +57,6 @@ type Options struct {
 	// LiveMode: objects and events are in live mode. In test mode the mirror stores products and
 	// prices under the account "test".
 	LiveMode bool
-	// DefaultVersion is the API version of responses to requests that name none. Empty means the
-	// version of the events. Objects look different in any other version.
-	DefaultVersion string
-	// BeforeRequest is called before each request, so that data can change between two pages. Nil
-	// means no call.
-	BeforeRequest func()
 	// Objects is the number of objects that change. When steps create more, the oldest do not
 	// change any more. Zero means 20.
 	Objects int
@@ -88,17 +82,15 @@ type Options struct {
 type Fake struct {
 	fakeapi.Base
 
-	mu          sync.Mutex
-	options     Options
-	chooser     Chooser
-	accounts    []*account
-	last        *object // the object of the last step
-	idCounts    map[string]int
-	queue       fakeapi.Queue[attempt]
-	requests    []*Request
-	linkCount   int // number of rendered links
-	inFlight    int
-	maxInFlight int
+	mu        sync.Mutex
+	options   Options
+	chooser   Chooser
+	accounts  []*account
+	last      *object // the object of the last step
+	idCounts  map[string]int
+	queue     fakeapi.Queue[attempt]
+	requests  []*Request
+	linkCount int // number of rendered links
 }
 
 // New starts a Fake. It stops with its owner.
@@ -128,9 +120,6 @@ func (f *Fake) setDefaults() {
 	}
 	if o.Objects == 0 {
 		o.Objects = 20
-	}
-	if o.DefaultVersion == "" {
-		o.DefaultVersion = Version
 	}
 	if o.Gap == 0 {
 		o.Gap = 400 * time.Millisecond
