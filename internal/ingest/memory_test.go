@@ -290,6 +290,8 @@ func TestSemaphore_largeBodies_areLimitedToCPUs(t *testing.T) {
 		ep.Provider = g
 		o.Endpoints["gated"] = ep
 	})
+	open := sync.OnceFunc(func() { close(g.open) })
+	defer open() // the server stops only after its requests have ended
 	post := func(source string, size int, fill byte) response {
 		a, err := b.try(t.Context(), source, &provider.Delivery{Body: bytes.Repeat([]byte{fill}, size),
 			Header: http.Header{}})
@@ -318,7 +320,7 @@ func TestSemaphore_largeBodies_areLimitedToCPUs(t *testing.T) {
 	if len(g.verifying) > 0 {
 		t.Error("more bodies than CPUs are verified at once")
 	}
-	close(g.open)
+	open()
 	for range runtime.GOMAXPROCS(0) {
 		(<-received).receipt(t)
 	}
