@@ -93,8 +93,8 @@ type pageTx struct {
 
 // processPage evaluates a rule for its next objects. It advances the rule in the same transaction
 // that plans the effects, so that a crash repeats no object and skips none. more reports that there
-// may be more to do at once.
-func (a *Scheduler) processPage(ctx context.Context, rule *rules.Rule) (more bool, err error) {
+// may be more to do at once, and hasTime that this may wait for a pause.
+func (a *Scheduler) processPage(ctx context.Context, rule *rules.Rule) (more, hasTime bool, err error) {
 	var t *pageTx
 	err = postgres.InTx(ctx, a.Pool, "evaluate a rule on a schedule", a.Settings.TxTimeout,
 		func(ctx context.Context, tx pgx.Tx) error {
@@ -109,10 +109,20 @@ func (a *Scheduler) processPage(ctx context.Context, rule *rules.Rule) (more boo
 			return t.processWindow(ctx, tx)
 		})
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	t.logCommitted()
-	return t.more, nil
+	return t.more, t.hasTime(), nil
+}
+
+// hasTime reports that the window ended a short time ago, so that pauses neither delay its effects
+// much nor let windows pile up.
+func (t *pageTx) hasTime() bool {
+	if t.end == nil {
+		return false
+	}
+	age, interval := t.now.Sub(*t.end), t.rule.Schedule.Times.Next(*t.end).Sub(*t.end)
+	return age >= 0 && age < min(t.Settings.PausedAge, interval/2)
 }
 
 // lockRule locks the rule's row and chooses the next window: one that has ended, and whose events

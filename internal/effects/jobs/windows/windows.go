@@ -24,11 +24,12 @@ import (
 type Settings struct {
 	// Every is the interval of ticks, and the time that a tick spends before it reports errors.
 	Every time.Duration
-	// PauseFactor is how many times as long as a round of pages the pause after it is, up to Every.
-	// So a large window hardly slows down events that are applied meanwhile. There is no pause
-	// while a window that ended longer ago than PauseFor is incomplete.
+	// After a round of pages there is a pause, PauseFactor times as long as the round took, and at
+	// most Every: a large window must not slow down events that are applied meanwhile. Pages have
+	// no pause if their window ended longer ago than PausedAge or half an interval of the schedule,
+	// and if they evaluate deferred objects. Each process pauses on its own.
 	PauseFactor int
-	PauseFor    time.Duration
+	PausedAge   time.Duration
 	// PageObjects bounds the objects of a transaction. PageTime bounds the time of their
 	// evaluation, after the first object.
 	PageObjects int
@@ -45,7 +46,7 @@ type Settings struct {
 }
 
 // DefaultSettings are the settings of production.
-var DefaultSettings = Settings{Every: time.Second, PauseFactor: 8, PauseFor: 5 * time.Minute, PageObjects: 200,
+var DefaultSettings = Settings{Every: time.Second, PauseFactor: 8, PausedAge: 5 * time.Minute, PageObjects: 200,
 	PageTime: time.Second, PageBytes: 4 << 20, PageChanges: 2000, AbsentAfter: time.Hour, TxTimeout: 10 * time.Second}
 
 // Options configure a Scheduler.
@@ -72,9 +73,6 @@ type Scheduler struct {
 	// maintenance. Only the goroutine of Tick uses them.
 	frozenID     int64
 	maintainedAt time.Time
-	// late reports that a window ended longer ago than Settings.PauseFor; only the goroutine of
-	// Tick uses it.
-	late bool
 	// clockLoggedAt is the time of the last log line about each rule that is ahead of the
 	// database's clock; only the goroutine of Tick uses it.
 	clockLoggedAt map[string]time.Time
@@ -106,10 +104,10 @@ func (a *Scheduler) Run(ctx context.Context) error {
 	}, func(ctx context.Context) (bool, error) { return false, a.Tick(ctx) })
 }
 
-// Tick evaluates what is due, and continues for at most Every while there is more. It evaluates one
-// page of each rule in turn, so that no rule waits for all objects of another. Each round reads the
-// rules and their due windows again, so that a reload and a new window take effect at once. An
-// error of one rule does not stop the others.
+// Tick evaluates what is due, and continues while there is more, until Every has passed. It
+// evaluates one page of each rule in turn, so that no rule waits for all objects of another. Each
+// round reads the rules and their due windows again, so that a reload and a new window take effect
+// at once. An error of one rule does not stop the others.
 func (a *Scheduler) Tick(ctx context.Context) error {
 	began := time.Now()
 	if err := errors.Join(a.advanceClock(ctx), a.maintain(ctx)); err != nil {
@@ -119,54 +117,57 @@ func (a *Scheduler) Tick(ctx context.Context) error {
 	idle := map[string]bool{} // until the next tick: rules that have nothing more to do at once, or failed
 	var bad []error
 	for more := true; more && ctx.Err() == nil; {
+		var pause bool
 		var err error
 		roundBegan := time.Now()
-		if more, err = a.round(ctx, idle); err != nil {
+		if more, pause, err = a.round(ctx, idle); err != nil {
 			bad = append(bad, err)
 		}
-		if more && !a.late {
+		if time.Since(began) > a.Settings.Every {
+			break
+		}
+		if pause {
 			select {
 			case <-ctx.Done():
 			case <-time.After(min(time.Duration(a.Settings.PauseFactor)*time.Since(roundBegan), a.Settings.Every)):
 			}
 		}
-		if time.Since(began) > a.Settings.Every {
-			break
-		}
 	}
 	return errors.Join(bad...)
 }
 
-// round evaluates a page of each rule that is due and not idle.
-func (a *Scheduler) round(ctx context.Context, idle map[string]bool) (more bool, err error) {
+// round evaluates a page of each rule that is due and not idle. pause reports that all rules with
+// more to do have time for a pause.
+func (a *Scheduler) round(ctx context.Context, idle map[string]bool) (more, pause bool, err error) {
 	all := a.currentRules()
 	if len(all) == 0 {
 		a.Metrics.setBehind(nil)
-		return false, nil
+		return false, false, nil
 	}
 	due, until, err := a.dueRules(ctx, all)
 	if err != nil {
 		a.Metrics.setUnknown()
-		return false, err
+		return false, false, err
 	}
 	if until > a.frozenID {
 		if err := a.freeze(ctx); err != nil {
-			return false, err
+			return false, false, err
 		}
 	}
 	var bad []error
+	pause = true
 	for _, rule := range due {
 		if idle[rule.Name] {
 			continue
 		}
-		hasMore, err := a.processPage(ctx, rule)
+		hasMore, hasTime, err := a.processPage(ctx, rule)
 		if err != nil {
 			bad = append(bad, fmt.Errorf("rule %s: %w", rule.Name, err))
 		}
 		idle[rule.Name] = !hasMore
-		more = more || hasMore
+		more, pause = more || hasMore, pause && (hasTime || !hasMore)
 	}
-	return more, errors.Join(bad...)
+	return more, more && pause, errors.Join(bad...)
 }
 
 const (
@@ -252,7 +253,6 @@ func (a *Scheduler) dueRules(ctx context.Context, all []*rules.Rule) (due []*rul
 	}
 	var absent []*rules.Rule
 	markEvaluated := false
-	a.late = false
 	behind := map[string]time.Duration{}
 	for _, rule := range all {
 		behind[rule.Name] = 0
@@ -272,7 +272,6 @@ func (a *Scheduler) dueRules(ctx context.Context, all []*rules.Rule) (due []*rul
 		}
 		if !end.IsZero() {
 			behind[s.rule.Name] = s.now.Sub(end)
-			a.late = a.late || s.now.Sub(end) > a.Settings.PauseFor
 		} else if ahead := s.doneUntil.Sub(s.now); ahead > clockTolerance {
 			behind[s.rule.Name] = ahead
 			a.logClockBehind(&s)
