@@ -216,6 +216,11 @@ func TestHandler_foreignHost_isDenied(t *testing.T) {
 func TestRequireJSON_forms_areRejected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	res, _ := send(b.handler, http.MethodPost, "/replays", `{"from": "2026-01-01T00:00:00Z"}`,
+		http.Header{"Content-Type": {"application/json; charset=utf-8"}})
+	if res.Code == http.StatusUnsupportedMediaType {
+		t.Errorf("JSON in UTF-8 is rejected: %s", res.Body)
+	}
 	for _, route := range routes(t, b.handler) {
 		if route.Method == http.MethodGet {
 			continue

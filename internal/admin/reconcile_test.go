@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,7 +104,8 @@ func TestRefetchesAndWatermarks_filters_selectRows(t *testing.T) {
 		member, items, _ := strings.Cut(want, " ")
 		for _, size := range []int{1, 2, 3, 100} {
 			pages := b.pages(t, fmt.Sprint(path, "&limit=", size), member)
-			if strings.Join(pages, " ") != items || len(strings.Fields(pages[0])) > size {
+			tooLong := func(page string) bool { return len(strings.Fields(page)) > size }
+			if strings.Join(pages, " ") != items || slices.ContainsFunc(pages, tooLong) {
 				t.Errorf("%s by %d: %q, want %s", path, size, pages, items)
 			}
 		}

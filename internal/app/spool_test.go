@@ -33,7 +33,7 @@ import (
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
-// spooled fails unless delivery n is acknowledged and in the spool.
+// spooled returns an error unless delivery n is acknowledged and in the spool.
 func (b *testBundle) spooled(t *testing.T, n int) error {
 	t.Helper()
 	status, body := b.post(t, "stripe", b.sign(t, "stripe", "customer.updated", n, time.Now()))

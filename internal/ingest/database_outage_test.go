@@ -306,6 +306,7 @@ func TestQueue_abandonedBodies_areFreed(t *testing.T) {
 	const writers, size, memoryLimit, rounds, concurrent = 2, 60_000, 4 << 20, 3, 50
 	b := setup(t, func(o *ingest.Options) {
 		o.Settings.Writers, o.Settings.QueueBytes = writers, memoryLimit
+		o.Settings.Queue = concurrent + writers // less than are sent in all
 		o.Settings.Deadline, o.Settings.StallAfter = time.Second, time.Hour
 		o.Endpoints = map[string]ingest.Endpoint{"many": o.Endpoints["many"]}
 	})
@@ -343,7 +344,8 @@ func TestQueue_abandonedBodies_areFreed(t *testing.T) {
 	b.waitQueued(t, "many", 0)
 	release()
 	b.waitMetric(t, 0, "postern_body_memory_bytes")
-	b.wantRows(t, writers, `events`)
+	b.waitStatus(t, "many", b.line(t, "many", "after"), http.StatusOK)
+	b.wantRows(t, writers+1, `events`)
 }
 
 // A writer that finds only abandoned deliveries keeps waiting: otherwise each outage would end some

@@ -204,7 +204,9 @@ func (s *hostileClient) request(t *testing.T, method, target string, header http
 // cause an internal error, a panic or a response that looks like success.
 func FuzzHandler(f *testing.F) {
 	endpoints := endpointsOfAll("nobody_knows_it")
-	for name, ep := range endpointsOfAll("guessed") {
+	guessed := endpointsOfAll("guessed")
+	for _, name := range slices.Sorted(maps.Keys(guessed)) { // the same numbers of seeds in each run
+		ep := guessed[name]
 		d, err := ep.Provider.Sign(ep.Config, ep.Provider.Samples()[0], time.Unix(1_800_000_000, 0))
 		testkit.Must(f, err)
 		f.Add(requestText(name, d))

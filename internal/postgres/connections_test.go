@@ -243,7 +243,11 @@ func TestRun_endedSession_isUnavailable(t *testing.T) {
 			const sql = "INSERT INTO scratch VALUES (1) ON CONFLICT DO NOTHING"
 			testkit.Must(t, errOf(run(t.Context(), conn, sql, nil, nil)))
 			end(t, conn)
-			_, err := run(t.Context(), conn, sql, nil, nil)
+			again := sql
+			if name == "a transaction that was idle for too long" {
+				again = "SELECT 1" // this session must prepare it first
+			}
+			_, err := run(t.Context(), conn, again, nil, nil)
 			if !postgres.IsUnavailable(err) || !conn.IsClosed() ||
 				name == "closed by pgx" && !errors.Is(err, net.ErrClosed) {
 				t.Errorf("%v; closed: %t", err, conn.IsClosed())

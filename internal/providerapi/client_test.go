@@ -239,18 +239,23 @@ func TestClient_redirects_followedOnSameHostOnly(t *testing.T) {
 }
 
 // metricSum returns the sum of a counter or a gauge, or the number of observations of a histogram,
-// over the series with the given label if it is not "".
+// over the series with the given label if it is not "". It fails without such a series.
 func metricSum(t *testing.T, reg *prometheus.Registry, name, label string) (sum float64) {
 	t.Helper()
+	found := false
 	families, err := reg.Gather()
 	testkit.Must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			labelled := func(l *dto.LabelPair) bool { return l.GetValue() == label }
 			if f.GetName() == name && (label == "" || slices.ContainsFunc(m.GetLabel(), labelled)) {
+				found = true
 				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			}
 		}
+	}
+	if !found {
+		t.Errorf("no series of %s has the label %q", name, label)
 	}
 	return sum
 }

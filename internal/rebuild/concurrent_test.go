@@ -281,3 +281,8 @@ func TestDiscard_processHangs_staysCleared(t *testing.T) {
 	b.stage(t)
 	b.checkCount(t, 0, `SELECT count(*) FROM outcomes WHERE run = $1`, run)
 }
+
+func TestSwap_statements_fitTheSchema(t *testing.T) {
+	t.Parallel()
+	testkit.PrepareStatements(t, rebuild.SwapStatements())
+}

@@ -2,6 +2,7 @@ package rebuild
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -48,6 +49,16 @@ func FailuresSQL() []string { return []string{missedSQL, deadSQL, failedSQL} }
 
 // UnstagedSQL is the statement that finds events of live objects that are not staged.
 const UnstagedSQL = unstagedSQL
+
+// SwapStatements returns the statements of swaps, by a name.
+func SwapStatements() map[string]string {
+	all := map[string]string{"rule version": updateRuleVersionSQL, "unstaged": unstagedSQL,
+		"unfinished": unfinishedSQL}
+	for i, p := range parts() {
+		all[fmt.Sprint("part ", i)] = p.sql
+	}
+	return all
+}
 
 // Request inserts a rebuild into the table of runs; a running processor executes it. It returns the
 // run's number. Errors: events.ErrInvalid if the source has an open rebuild.

@@ -80,6 +80,18 @@ func TestRebuild_unreadPartitionDropped_fails(t *testing.T) {
 	equal(t, "", before, b.tableRows(t, allColumns, "objects"))
 }
 
+// A partition that a rebuild has read may be dropped before the swap.
+func TestRebuild_readPartitionDropped_swaps(t *testing.T) {
+	t.Parallel()
+	b, old := logWithOldDays(t, newRand(t, 23), providerKinds["event time"])
+	before := b.tableRows(t, allColumns, "objects")
+	b.start(t, "one", nil, quickSettings())
+	run := b.stage(t)
+	b.retainAndDrop(t, old)
+	b.swap(t, run)
+	equal(t, "", before, b.tableRows(t, allColumns, "objects"))
+}
+
 // If a partition above the cursor of a paused rebuild is dropped, the swap fails. A rebuild that
 // begins afterwards finds its events in the retained objects.
 func TestSwap_partitionDroppedAboveCursor_fails(t *testing.T) {

@@ -1,5 +1,7 @@
 package redaction
 
+import "fmt"
+
 // Matches reports whether a body contains any of the values.
 var Matches = matchesAny
 
@@ -8,3 +10,14 @@ var Search = search
 
 // MatchesRefetched reports whether a refetched object contains any of the values.
 var MatchesRefetched = matchesRefetched
+
+// TableStatements returns the statements about each table of objects, by a name.
+func TableStatements() map[string]string {
+	all := map[string]string{}
+	for _, table := range tables() {
+		for i, sql := range []string{objectsSQL, clearedRowsSQL, sameVersionOfClearedSQL} {
+			all[fmt.Sprint(table, i)] = forTable(table, sql)
+		}
+	}
+	return all
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/redaction"
+	"github.com/postern-gateway/postern/internal/testkit"
 	"github.com/postern-gateway/postern/internal/testkit/applied"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -310,4 +311,9 @@ func TestRedact_overwrittenObject_oldDeleteStaysWithoutEffect(t *testing.T) {
 	got := b.rows(t, `SELECT o.status || ' ' || b.deleted || ' ' || (b.overwrite_seen > 0) FROM outcomes o
 		JOIN objects b USING (object_id) WHERE o.event_id = $1`, old[0])
 	equal(t, "", []string{"ambiguous false true"}, got)
+}
+
+func TestRedact_statementsOfTables_fitTheSchema(t *testing.T) {
+	t.Parallel()
+	testkit.PrepareStatements(t, redaction.TableStatements())
 }

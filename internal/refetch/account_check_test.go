@@ -131,6 +131,16 @@ func TestAccountCheck_fiveUnknownEvents_failTheRun(t *testing.T) {
 	}
 }
 
+// The key of a source without any webhook cannot be checked: the listed events are appended.
+func TestAccountCheck_emptyMirror_isFilled(t *testing.T) {
+	t.Parallel()
+	b := reconciled.NewStripeEnv(t, "", stripefake.Options{Seed: 24})
+	b.Fake.RunSteps(20)
+	b.Fake.Advance(2 * time.Minute)
+	reconciled.WantCounts(t, b.RunOnce(t, b.APIAt(b.Fake.URL), reconcile.Params{Scope: reconcile.Events}),
+		reconciled.Counts{reconcile.Missing: 20})
+}
+
 func noObject(string) bool { return false }
 
 // deletedCountSQL counts the objects that are deleted in the mirror.

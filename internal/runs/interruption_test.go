@@ -57,7 +57,7 @@ func TestRunner_operatorStopsRun_endsStepAndReleases(t *testing.T) {
 				r := b.startRunner(t, b.processor, c.lease, jobs)
 				<-ended
 				// A cancelled run does not show its lease owner.
-				b.awaitOther(t, 0, `SELECT count(*) FROM checkpoints WHERE run = $1 AND lease_owner = ''`, run)
+				b.awaitNonZero(t, `SELECT count(*) FROM checkpoints WHERE run = $1 AND lease_owner = ''`, run)
 				r.stop()
 				logged := r.log.String()
 				if strings.Contains(logged, "lost") || strings.Contains(logged, "WARN") || !strings.Contains(logged,
@@ -80,14 +80,14 @@ func TestRunner_operatorStopsRun_endsStepAndReleases(t *testing.T) {
 	}
 }
 
-// awaitOther waits until a query of one number returns another one.
-func (b *testBundle) awaitOther(t *testing.T, than int, sql string, args ...any) {
+// awaitNonZero waits until a query of one number returns another one than 0.
+func (b *testBundle) awaitNonZero(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func() error {
 		var n int
 		err := b.operator.QueryRow(t.Context(), sql, args...).Scan(&n)
-		if err == nil && n == than {
-			err = fmt.Errorf("%s: still %d", sql, n)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("%s: still 0", sql)
 		}
 		return err
 	})
@@ -124,7 +124,7 @@ func TestLease_otherOwnerCommits_returnsErrLeaseLost(t *testing.T) {
 			execSQL(t, next, `UPDATE runs SET status = 'running', updated_at = clock_now() WHERE run = $1`, run)
 			got := make(chan error, 1)
 			go func() { got <- try(b, t.Context(), lost) }()
-			b.awaitOther(t, 0, `SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`,
+			b.awaitNonZero(t, `SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))`,
 				next.Conn().PgConn().PID())
 			must(t, next.Commit(t.Context()))
 			if err := <-got; !errors.Is(err, runs.ErrLeaseLost) {
@@ -235,7 +235,7 @@ func TestRunner_stopDuringAcquire_releasesRun(t *testing.T) {
 	b.waitForStatus(t, first, runs.Done)
 	lock := testkit.OpenTx(t, db.Pool, `LOCK TABLE checkpoints IN EXCLUSIVE MODE`)
 	run := b.create(t, "")
-	b.awaitOther(t, 0, `SELECT count(*) FROM pg_locks WHERE relation = 'checkpoints'::regclass AND NOT granted`)
+	b.awaitNonZero(t, `SELECT count(*) FROM pg_locks WHERE relation = 'checkpoints'::regclass AND NOT granted`)
 	proxy.StallResponses()
 	must(t, lock.Rollback(t.Context()))
 	b.waitFor(t, run, "taken", func(r *runs.Run) bool { return r.LeaseOwner != "" })
