@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -396,15 +397,17 @@ func (b *testBundle) waitStatus(t testing.TB, source string, d *provider.Deliver
 }
 
 // counter returns the sum of a metric over the series with all labels ("source=stripe"). For a
-// histogram, that is the number of observations.
+// histogram, that is the number of observations. It fails without a gauge or histogram of the name.
 func (b *testBundle) counter(t testing.TB, name string, labels ...string) (sum float64) {
 	t.Helper()
 	families, err := b.registry.Gather()
 	testkit.Must(t, err)
+	found := false
 	for _, f := range families {
 		if f.GetName() != name {
 			continue
 		}
+		found = true
 		for _, m := range f.GetMetric() {
 			matching := 0
 			for _, l := range m.GetLabel() {
@@ -416,6 +419,9 @@ func (b *testBundle) counter(t testing.TB, name string, labels ...string) (sum f
 				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
 			}
 		}
+	}
+	if !found && !strings.HasSuffix(name, "_total") { // a counter with labels begins with its first series
+		t.Fatalf("no metric %s", name)
 	}
 	return sum
 }

@@ -136,8 +136,8 @@ func TestListObjects_smallPages_listEachObjectOnce(t *testing.T) {
 	t.Parallel()
 	db := insertObjects(t, 330, 0)
 	yes := true
-	for name, f := range map[string]versioning.ObjectFilter{"all": {}, "source": {Source: 1}, "last source": {Source: 2},
-		"type": {Type: "price"}, "ambiguous": {Ambiguous: &yes}} {
+	for name, f := range map[string]versioning.ObjectFilter{"all": {}, "source": {Source: 1},
+		"last source": {Source: 2}, "type": {Type: "price"}, "ambiguous": {Ambiguous: &yes}} {
 		all, _ := readPages(t, db, f, 1000)
 		for _, limit := range []int{7, 100, 150} {
 			found, _ := readPages(t, db, f, limit)
