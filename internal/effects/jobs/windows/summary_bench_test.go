@@ -21,8 +21,9 @@ import (
 
 // BenchmarkSummary plans a window of 10,000 customers with three changed invoices each, while
 // events are applied, and compares the time to apply an event with that before the window. On
-// 2026-11-28 it took 48 s on two idle processors. An event took 1.38 ms before and 1.29 ms during
-// it (p50), 1.63 ms and 1.73 ms (mean), 5.8 ms and 8.3 ms (p99). Without the pauses it took 4.3 s:
+// 2026-11-28 it took 38 s on two idle processors. An event took 1.60 ms before and 1.85 ms during
+// it (p50), 1.66 ms and 1.99 ms (mean), 2.4 ms and 7.3 ms (p99). In a run with longer pauses it
+// took 48 s: 1.38 ms and 1.29 ms (p50), 1.63 ms and 1.73 ms (mean). Without pauses it took 4.3 s:
 // 1.30 ms and 1.30 ms (p50), 1.37 ms and 1.80 ms (mean), 2.4 ms and 10.1 ms (p99):
 //
 //	go test -run '^$' -bench BenchmarkSummary -benchtime 2x ./internal/effects/jobs/windows
