@@ -119,8 +119,8 @@ func (b *testBundle) wantResponses(t *testing.T, all [][2]string) (body map[stri
 }
 
 // project returns the members of a response that are expected too, so that a difference to the
-// expected ones shows no others. An expected null is also no member. A text that ends with "…" is
-// the beginning of a text, so "…" is any text.
+// expected ones shows no others. An expected null also fits a missing member. A text that ends with
+// "…" is the beginning of a text, so "…" is any text.
 func project(want, got any) any {
 	switch want := want.(type) {
 	case map[string]any:

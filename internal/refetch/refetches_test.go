@@ -198,7 +198,7 @@ func TestRefetch_unreadableType_isSuspended(t *testing.T) {
 	b.WaitForRefetches(t)
 }
 
-// activeCounter counts the calls that are active, and the most at once.
+// activeCounter counts the active calls, and keeps the greatest number at any time.
 type activeCounter struct{ active, most atomic.Int64 }
 
 func (c *activeCounter) begin() (end func()) {

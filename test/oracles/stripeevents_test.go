@@ -68,8 +68,8 @@ type secondCall struct {
 	Query         url.Values
 }
 
-// Nobody publishes a description of the second API: what we ask of it, Stripe's own client asks
-// under the same paths, with the same parameters, for the same accounts.
+// There is no published description of the second API. Stripe's own client sends the same requests
+// as we do: the same paths and parameters, for the same accounts.
 func TestStripeSDK_secondAPI_sendsOurCalls(t *testing.T) {
 	t.Parallel()
 	var sent secondCall

@@ -22,7 +22,7 @@ func officialClient(f *stripefake.Fake) *sdk.Client {
 	return sdk.NewClient(stripefake.Key, sdk.WithBackends(&sdk.Backends{API: api}))
 }
 
-// Nobody publishes a description of the v2 API. Stripe's own client reads its id-only events in
+// There is no published description of the v2 API. Stripe's own client reads its id-only events in
 // pages, newest first. An object has the properties that a request includes, and no others.
 func TestFake_officialV2Client_readsIDOnlyEvents(t *testing.T) {
 	t.Parallel()
