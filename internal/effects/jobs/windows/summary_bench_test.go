@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -28,9 +29,10 @@ import (
 //
 //	go test -run '^$' -bench BenchmarkSummary -benchtime 2x ./internal/effects/jobs/windows
 func BenchmarkSummary(t *testing.B) {
-	const customers, pace = 10_000, 10 * time.Millisecond
+	const customers, slice, pace = 10_000, 300, 10 * time.Millisecond
 	var took time.Duration
 	var alone, beside []time.Duration
+	var slower []float64 // in percent, for each two slices
 	for n := range t.N {
 		t.StopTimer()
 		l := applied.New(t)
@@ -57,57 +59,77 @@ func BenchmarkSummary(t *testing.B) {
 		})
 		b.db.Exec(t, `ANALYZE`)
 		stored := l.AppendEvents(t, l.Source, sim.Generate(rand.New(rand.NewPCG(uint64(n), 1)),
-			sim.Options{Objects: 2000, Changes: 6, Contents: 4, Unit: 1, Gap: 10}).Events)
+			sim.Options{Objects: 8000, Changes: 6, Contents: 4, Unit: 1, Gap: 10}).Events)
 		applier := l.Applier(t, nil)
-		apply := func(until func(count int) bool) (took []time.Duration) {
+		apply := func(count int) (took []time.Duration) {
 			each := time.NewTicker(pace)
 			defer each.Stop()
-			for ; len(stored) > 0 && !until(len(took)); <-each.C {
+			for ; len(took) < count; <-each.C {
 				began := time.Now()
 				must(t, applier.Apply(t.Context(), 0, []stream.Event{stored[0]}))
 				took, stored = append(took, time.Since(began)), stored[1:]
 			}
 			return took
 		}
-		apply(func(count int) bool { return count == 200 })
-		alone = append(alone, apply(func(count int) bool { return count == 1000 })...)
-		number := func() {
-			for more := true; more; {
-				_, more, _ = changes.Number(t.Context(), b.pool)
-			}
+		apply(slice)
+		for more := true; more; {
+			_, more, _ = changes.Number(t.Context(), b.pool)
 		}
-		number()
 		// The window waits for all events before its end. These are applied during the window.
 		b.db.Exec(t, `UPDATE effect_windows SET window_start = '2026-11-02 10:00+00',
 			window_end = '2026-11-02 11:00+00'`)
 		clock("11:00:01")
-		t.StartTimer()
-		ctx, stop := context.WithCancel(t.Context())
-		stopped := make(chan error, 1)
-		began := time.Now()
-		go func() { stopped <- a.Run(ctx) }()
-		beside = append(beside, apply(func(count int) bool {
-			return count%20 == 0 && b.db.QueryStrings(t,
-				`SELECT (window_end IS NULL)::text FROM effect_windows`)[0] == "true"
-		})...)
-		took += time.Since(began)
-		t.StopTimer()
-		stop()
-		must(t, <-stopped)
+		// The scheduler runs in every other slice, so that both kinds have the same machine and data.
+		for done := false; !done; {
+			var pair [2][]time.Duration
+			for i := range pair {
+				beside := (i + len(slower)) % 2
+				ctx, stop := context.WithCancel(t.Context())
+				stopped := make(chan error, 1)
+				if beside == 0 {
+					stopped <- nil
+				} else {
+					t.StartTimer()
+					go func() { stopped <- a.Run(ctx) }()
+				}
+				began := time.Now()
+				pair[beside] = apply(slice)
+				stop()
+				must(t, <-stopped)
+				t.StopTimer()
+				if beside == 1 {
+					took += time.Since(began)
+				}
+			}
+			done = b.db.QueryStrings(t, `SELECT (window_end IS NULL)::text FROM effect_windows`)[0] == "true"
+			if !done || len(slower) == 0 {
+				slower = append(slower, 100*(mean(pair[1])/mean(pair[0])-1))
+				alone, beside = append(alone, pair[0]...), append(beside, pair[1]...)
+			}
+		}
 		if got := len(b.db.QueryStrings(t, `SELECT key FROM effects`)); got != customers {
 			t.Fatalf("%d effects", got)
 		}
 	}
 	t.ReportMetric(took.Seconds()/float64(t.N), "s/window")
+	t.ReportMetric(mean(slower), "%-slower")
+	var squares float64
+	for _, one := range slower {
+		squares += (one - mean(slower)) * (one - mean(slower))
+	}
+	t.ReportMetric(math.Sqrt(squares)/float64(len(slower)), "%-standard-error")
 	for name, all := range map[string][]time.Duration{"alone": alone, "beside": beside} {
 		slices.Sort(all)
-		var sum time.Duration
-		for _, one := range all {
-			sum += one
-		}
-		t.ReportMetric(float64(len(all)), "events-"+name)
-		t.ReportMetric(float64(sum.Microseconds())/1000/float64(len(all)), "ms-mean-"+name)
+		t.ReportMetric(mean(all)/1e6, "ms-mean-"+name)
 		t.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "ms-p50-"+name)
 		t.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, "ms-p99-"+name)
 	}
+}
+
+func mean[T time.Duration | float64](all []T) float64 {
+	var sum T
+	for _, one := range all {
+		sum += one
+	}
+	return float64(sum) / float64(len(all))
 }
