@@ -204,17 +204,21 @@ COMMENT ON TABLE change_feed IS
   'backup begins a new epoch, because it may assign numbers again that readers have seen.';
 COMMENT ON COLUMN change_feed.only_row IS 'True.';
 COMMENT ON COLUMN change_feed.newest IS 'The newest number.';
-COMMENT ON COLUMN change_feed.server IS 'The server and its timeline when numbers were last assigned.';
+COMMENT ON COLUMN change_feed.server IS
+  'The server, the database and the timeline when numbers were last assigned.';
 COMMENT ON COLUMN change_feed.epochs IS 'Names of the epochs, the current one last.';
 COMMENT ON COLUMN change_feed.epoch_starts IS
   'The newest number when each epoch began. Parallel to epochs.';
 
 -- +goose StatementBegin
--- The server and the timeline of its log. A failover and a restore change it. Empty where the
--- server does not tell.
+-- The server, the database, and the timeline of the server's log. A failover and a restore change
+-- it, also a restore into another database of the same server. Empty where the server does not
+-- tell.
 CREATE FUNCTION server_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  RETURN (SELECT system_identifier FROM pg_control_system()) || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+  RETURN (SELECT system_identifier FROM pg_control_system())
+    || '/' || (SELECT oid FROM pg_database WHERE datname = current_database())
+    || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
 EXCEPTION WHEN OTHERS THEN
   RETURN '';
 END

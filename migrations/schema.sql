@@ -493,7 +493,9 @@ CREATE FUNCTION postern.server_identity() RETURNS text
     LANGUAGE plpgsql STABLE
     AS $$
 BEGIN
-  RETURN (SELECT system_identifier FROM pg_control_system()) || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+  RETURN (SELECT system_identifier FROM pg_control_system())
+    || '/' || (SELECT oid FROM pg_database WHERE datname = current_database())
+    || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
 EXCEPTION WHEN OTHERS THEN
   RETURN '';
 END
@@ -527,7 +529,7 @@ COMMENT ON COLUMN postern.change_feed.only_row IS 'True.';
 
 COMMENT ON COLUMN postern.change_feed.newest IS 'The newest number.';
 
-COMMENT ON COLUMN postern.change_feed.server IS 'The server and its timeline when numbers were last assigned.';
+COMMENT ON COLUMN postern.change_feed.server IS 'The server, the database and the timeline when numbers were last assigned.';
 
 COMMENT ON COLUMN postern.change_feed.epochs IS 'Names of the epochs, the current one last.';
 

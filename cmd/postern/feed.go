@@ -89,8 +89,8 @@ func newFeedEpochCommand(c *cli) *cobra.Command {
 	return command{
 		use: "new-epoch --reason TEXT", short: "Make all readers of changes start again, after a restore of a snapshot",
 		long: `Make all readers of changes by HTTP and SQL start again: no cursor that they have is valid any
-more. Do so after you restored PostgreSQL from a snapshot of its disk. Postern detects other
-restores, and failovers, itself.`,
+more. Do so after you restored PostgreSQL from a snapshot of its disk, or a dump into the same
+database without creating the database again. Postern detects other restores, and failovers, itself.`,
 		example: "  postern feed new-epoch --reason 'disk of db-1 restored from the snapshot of 04:00'",
 		flags:   []flag{reasonFlag, yesFlag},
 		check: func(x *call) error {

@@ -320,6 +320,12 @@ func TestFeedCursors_reports_moveCursor(t *testing.T) {
 	b.wantResponses(t, [][2]string{
 		{"GET /changes?feed_cursor=shop", "410"},                     // it is of an earlier epoch
 		{`PUT /feed-cursors/shop {"after": "` + first + `"}`, "200"}, // the reader's own, from before the restore
+	})
+	b.db.Exec(t, `UPDATE change_feed SET server = 'third/00000001'`)
+	b.changed(t, "stripe", "plan", "d")
+	b.wantResponses(t, [][2]string{
+		{"GET /changes?feed_cursor=shop", "410"},
+		{`PUT /feed-cursors/shop {"after": ""}`, "200"}, // its reader starts again, without an operator
 		{`POST /feed-epochs {"reason": "a snapshot"}`, "200"},
 		{"GET /feed-cursors/shop", `200 {"ended": true}`},
 		{"GET /changes?feed_cursor=shop", "410"},

@@ -273,6 +273,27 @@ func TestCheck_afterRestore_onlySharedPartIsValid(t *testing.T) {
 	equal(t, "epoch where the server was unknown", after.At(0), unchanged.At(0))
 }
 
+// A dump may be restored into another database of the same server, where the numbers go back too.
+// The database of a test is such a copy: of a template.
+func TestNumber_copiedDatabase_beginsEpoch(t *testing.T) {
+	db := testkit.Database(t)
+	pool := db.Role(t, "processor")
+	original, err := changes.ReadFeed(t.Context(), pool)
+	must(t, err)
+	var epochs []string
+	for _, id := range []string{"a", "b"} {
+		must(t, change(t.Context(), db.Pool, id))
+		numberAll(t, pool)
+		feed, err := changes.ReadFeed(t.Context(), pool)
+		must(t, err)
+		epochs = append(epochs, feed.At(0).Epoch)
+	}
+	if original.At(0).Epoch == epochs[0] {
+		t.Error("no new epoch in the copy")
+	}
+	equal(t, "epoch of the next change", epochs[0], epochs[1])
+}
+
 func TestParseCursor_texts_areReadOrRejected(t *testing.T) {
 	for text, valid := range map[string]bool{"": true, "0a1b2c3d-17": true, "0a1b2c3d-0": true, "17": false,
 		"-17": false, "a-": false, "a--1": false, "a-+1": false, "a-01": false, "a-1-2": false,

@@ -194,7 +194,7 @@ func MoveCursor(ctx context.Context, tx pgx.Tx, r CursorReport) (audited bool, e
 		at = stored
 	}
 	audited = exists && movedBy != r.By
-	if number, ended := feed.Check(stored); ended == nil && at.Number < number {
+	if feed.checkNamed(stored) == nil && at.Number < stored.Number { // the reader of an ended one starts again
 		if audited = true; !r.Rewind {
 			return true, ErrCursorBack
 		}

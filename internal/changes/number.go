@@ -86,7 +86,8 @@ func Number(ctx context.Context, pool *pgxpool.Pool) (objects int64, more bool, 
 }
 
 // lockFeed returns the newest number, and blocks other callers until the transaction ends. On
-// another server than before, or after a restore, it begins a new epoch first.
+// another server or in another database than before, or after a restore, it begins a new epoch
+// first.
 func lockFeed(ctx context.Context, tx pgx.Tx) (newest int64, err error) {
 	var before, now string
 	if err := tx.QueryRow(ctx, lockFeedSQL).Scan(&newest, &before, &now); err != nil {

@@ -79,7 +79,7 @@ func BenchmarkSummary(t *testing.B) {
 		b.db.Exec(t, `UPDATE effect_windows SET window_start = '2026-11-02 10:00+00',
 			window_end = '2026-11-02 11:00+00'`)
 		clock("11:00:01")
-		// The scheduler runs in every other slice, so that both kinds have the same machine and data.
+		// The scheduler runs in every other slice, so that both have the same machine and data.
 		for done := false; !done; {
 			var pair [2][]time.Duration
 			for i := range pair {
