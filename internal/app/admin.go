@@ -117,6 +117,7 @@ func (a *App) withConsole(ctx context.Context, api http.Handler, o console.Optio
 	o.Rules = a.effectRules
 	o.API, o.Logger, o.Name = api, a.Logger, a.Config.Console.Name
 	o.Hosts, o.ReadOnly = a.Config.Console.Hosts, a.Config.Console.ReadOnly
+	o.RejectionsMaxCount = int64(a.Config.Rejections.MaxCount)
 	o.Retention, o.SeparateApprovals = retentionPolicy(a.Config), a.Config.Approvals.Separate
 	o.Version, _ = telemetry.Version()
 	pages, err := console.New(o)

@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	filepath "path"
+	"slices"
 	"strings"
 )
 
@@ -32,6 +33,9 @@ type assets struct {
 	names map[string]string
 }
 
+// joined are files that pages load as one, under the name of the first.
+var joined = []string{"htmx.js", "hx-csp.js", "hx-sse.js"}
+
 // newAssets compresses each file once.
 func newAssets() (*assets, error) {
 	all := &assets{map[string]asset{}, map[string]string{}}
@@ -40,9 +44,17 @@ func newAssets() (*assets, error) {
 		return nil, fmt.Errorf("list the assets of the console: %w", err)
 	}
 	for _, f := range entries {
-		content, err := assetFiles.ReadFile("assets/" + f.Name())
+		parts := []string{f.Name()}
+		switch slices.Index(joined, f.Name()) {
+		case -1:
+		case 0:
+			parts = joined
+		default:
+			continue
+		}
+		content, err := readAssets(parts)
 		if err != nil {
-			return nil, fmt.Errorf("read asset %s: %w", f.Name(), err)
+			return nil, err
 		}
 		var packed bytes.Buffer
 		z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is valid
@@ -54,6 +66,18 @@ func newAssets() (*assets, error) {
 		all.files[name] = asset{mime.TypeByExtension(ext), content, packed.Bytes()}
 	}
 	return all, nil
+}
+
+// readAssets returns the contents of files, one after the other.
+func readAssets(names []string) (content []byte, err error) {
+	for _, name := range names {
+		part, err := assetFiles.ReadFile("assets/" + name)
+		if err != nil {
+			return nil, fmt.Errorf("read asset %s: %w", name, err)
+		}
+		content = append(append(content, part...), '\n')
+	}
+	return content, nil
 }
 
 func (all *assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {

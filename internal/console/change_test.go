@@ -32,17 +32,17 @@ func TestChange_sentTwice_isDoneOnce(t *testing.T) {
 	b := e.login(t, "ada", adminauth.Operator)
 	p := b.get(t, path)
 	for _, name := range []string{"first", "second"} {
-		got := b.submit(t, p, "Replay", "p.reason", "a new rule")
+		got := b.submit(t, p, "Retry", "p.reason", "a new rule")
 		got.want(t, name, http.StatusSeeOther)
 		testkit.Equal(t, name+" leads to", "/console/runs/1", got.header.Get("Location"))
 	}
-	testkit.Equal(t, "audit", []string{"ada console replay a new rule 1 t"}, e.db.QueryStrings(t, `SELECT concat_ws(' ',
+	testkit.Equal(t, "audit", []string{"ada console retry a new rule 1 t"}, e.db.QueryStrings(t, `SELECT concat_ws(' ',
 		actor, via, action, reason, run, address ~ '^127') FROM audit WHERE action <> 'console login'`))
-	b.submit(t, p, "Replay", "p.reason", "another").want(t, "the same form with another reason",
+	b.submit(t, p, "Retry", "p.reason", "another").want(t, "the same form with another reason",
 		http.StatusUnprocessableEntity)
 	open, path := replayable(t)
 	browser := open.browser()
-	browser.submit(t, browser.get(t, path), "Replay").want(t, "without tokens", http.StatusSeeOther)
+	browser.submit(t, browser.get(t, path), "Retry").want(t, "without tokens", http.StatusSeeOther)
 	testkit.Equal(t, "audit without tokens", []string{"loopback loopback"},
 		open.db.QueryStrings(t, `SELECT concat_ws(' ', actor, via) FROM audit`))
 }
@@ -67,29 +67,29 @@ func TestChange_notExecuted_losesNothing(t *testing.T) {
 	secret := e.token(t, "ada", adminauth.Operator)
 	b := e.browser()
 	b.post(t, "/console/login", url.Values{"token": {secret}})
-	p := b.get(t, path+"?decode=1")
+	p := b.get(t, path+"?source=stripe")
 	e.db.Exec(t, `DELETE FROM console_sessions`)
-	out := b.submit(t, p, "Replay", "p.reason", "a <new> rule")
+	out := b.submit(t, p, "Retry", "p.reason", "a <new> rule")
 	out.want(t, "without a session", http.StatusSeeOther)
 	in := b.submit(t, b.get(t, out.header.Get("Location")), "Log in", "token", secret)
 	p = b.get(t, in.header.Get("Location"))
 	p.want(t, "after the login", http.StatusOK,
-		"Not done: Replay. Your session had ended. The reason that you entered: a <new> rule")
-	if !strings.HasSuffix(in.header.Get("Location"), path+"?decode=1") {
+		"Not done: Retry. Your session had ended. The reason that you entered: a <new> rule")
+	if !strings.HasSuffix(in.header.Get("Location"), path+"?source=stripe") {
 		t.Fatalf("the login leads to %s", in.header.Get("Location"))
 	}
 	failures = 2
-	failed := b.submit(t, p, "Replay", "p.reason", "a <new> rule")
+	failed := b.submit(t, p, "Retry", "p.reason", "a <new> rule")
 	failed.want(t, "failed", http.StatusServiceUnavailable)
-	again := b.submit(t, failed, "Replay")
+	again := b.submit(t, failed, "Retry")
 	again.want(t, "failed again", http.StatusServiceUnavailable)
-	if links := again.links(); !slices.Contains(links, path+"?decode=1") || slices.Contains(links, changePath) {
+	if links := again.links(); !slices.Contains(links, path+"?source=stripe") || slices.Contains(links, changePath) {
 		t.Errorf("the page of the error has the links %q", links)
 	}
-	done := b.submit(t, failed, "Replay")
+	done := b.submit(t, failed, "Retry")
 	testkit.Equal(t, "the same form leads to", "/console/runs/1", done.header.Get("Location"))
 	testkit.Equal(t, "audit", []string{"a <new> rule"},
-		e.db.QueryStrings(t, `SELECT reason FROM audit WHERE action = 'replay'`))
+		e.db.QueryStrings(t, `SELECT reason FROM audit WHERE action = 'retry'`))
 }
 
 // Each form that a page offers is one that the API understands, and leads to a page.
@@ -198,8 +198,8 @@ func TestChange_foreignForms_areRejected(t *testing.T) {
 	e, path := replayable(t, requireTokens, withHost)
 	b, other := e.login(t, "ada", adminauth.Operator), e.login(t, "bob", adminauth.Operator)
 	page := b.get(t, path)
-	own := page.forms()["Replay"].values
-	foreign := other.get(t, path).forms()["Replay"].values.Get("form_token")
+	own := page.forms()["Retry"].values
+	foreign := other.get(t, path).forms()["Retry"].values.Get("form_token")
 	before := e.contents(t)
 	for _, c := range []struct {
 		name         string

@@ -11,9 +11,12 @@ import (
 	"fmt"
 	"html/template"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -54,6 +57,8 @@ type Options struct {
 	// Hosts are the host names by which browsers may reach the console, besides loopback names and
 	// IP addresses.
 	Hosts []string
+	// RejectionsMaxCount is how many rejected deliveries a source keeps in this process.
+	RejectionsMaxCount int64
 	// Retention is the policy of this process.
 	Retention retention.Policy
 	// Endpoints returns the configured sources; nil in a process without sources.
@@ -126,6 +131,23 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.
 
 // page reads what a page shows.
 type page func(ctx context.Context, r *request) (*view, error)
+
+// takes returns a page that rejects all parameters but these.
+func takes(p page, names ...string) page {
+	return func(ctx context.Context, r *request) (*view, error) {
+		for _, name := range slices.Sorted(maps.Keys(r.texts)) {
+			if slices.Contains(names, name) {
+				continue
+			}
+			known := "The page has no parameters."
+			if len(names) > 0 {
+				known = "The parameters are " + strings.Join(names, ", ") + "."
+			}
+			return nil, admin.NewProblem("invalid", "The parameter "+visible(name)+" does not exist. "+known)
+		}
+		return p(ctx, r)
+	}
+}
 
 // redirectError is the result of a page that is at another path.
 type redirectError struct{ to string }

@@ -81,9 +81,6 @@ func selectionActions(r *request, _ *operations.EffectParams) []action {
 
 // effectPage shows one effect: what may be done, its steps, and what its templates get.
 func effectPage(ctx context.Context, r *request) (*view, error) {
-	if err := noParams(r); err != nil {
-		return nil, err
-	}
 	n, err := r.pathNumber("effect")
 	if err != nil {
 		return nil, err

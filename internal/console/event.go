@@ -12,6 +12,7 @@ import (
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -41,6 +42,13 @@ func eventPage(ctx context.Context, r *request) (*view, error) {
 		v.Refresh = 2
 	}
 	v.Notes = eventNotes(r, e)
+	if e.Status == "pending" {
+		waiting, err := processor.ReadPendingWork(ctx, r.c.Pages)
+		if err != nil {
+			return nil, err
+		}
+		v.Notes = append(v.Notes, pendingNote(r, &waiting.Unapplied))
+	}
 	v.Blocks = append(v.Blocks, block{Timeline: r.newTimeline("Times of this event", eventMoments(r, e,
 		related.Items))}, block{Actions: eventActions(r, e)}, receiptBlock(r, e), verificationBlock(r, e))
 	x := operations.ExplainVerification(r.c.endpoints(), e.Source, e.Headers, e.Body, e.ReceivedAt.Time)
@@ -114,6 +122,18 @@ func eventNotes(r *request, e *events.EventDetail) (all []note) {
 	return all
 }
 
+// pendingNote says how many events wait for a processor.
+func pendingNote(r *request, waiting *processor.PendingCount) note {
+	health := link("Health", path("health"))
+	n := note{Tone: "info", Link: &health, Text: plural(int(waiting.Count), "event has", "events have") +
+		" no outcome yet"}
+	if waiting.Since != nil {
+		n.Text += ", the oldest since " + r.shortTime(waiting.Since.Time).Text
+	}
+	n.Text += ". Whether the processors run:"
+	return n
+}
+
 // eventMoments are the times of an event, in order.
 func eventMoments(r *request, e *events.EventDetail, related []effects.Effect) []moment {
 	all := []moment{{at: e.OccurredAt.Time, label: "occurred"},
@@ -165,9 +185,8 @@ func eventActions(r *request, e *events.EventDetail) []action {
 			Path: "/api/v1/retries", Values: []value{{"event", id(e.ID)}}, Reason: "optional", Then: Prefix +
 				"runs/{run}"}))
 	}
-	all = append(all, r.form(action{Label: "Replay", Text: "A processor applies the stored event again. Only a state " +
-		"that is newer than the stored one changes the object. No effect happens again.", Path: "/api/v1/replays",
-		Values: []value{{"ids", id(e.ID)}}, Reason: "optional", Then: Prefix + "runs/{run}"}))
+	all = append(all, action{Label: "Replay…", Text: "Shows what applying the stored event again would change. " +
+		"Nothing starts yet.", Href: query(path("runs", "new", "replay"), "ids", id(e.ID))})
 	if e.ObjectID != "" {
 		all = append(all, r.form(action{Label: "Request a refetch", Text: "A processor reads the object from the " +
 			"provider's API.", Path: "/api/v1/refetches", Values: objectValues(e.Source, e.Account, e.ObjectType,
@@ -184,9 +203,13 @@ func receiptBlock(r *request, e *events.EventDetail) block {
 	fields := []field{{"Source", []cell{link(e.Source, path("sources", e.Source))}},
 		{"Event key", []cell{code(e.EventID)}}, {"Postern's id", []cell{code(id(e.ID))}}}
 	if e.ObjectID != "" {
-		fields = append(fields, field{"Object", []cell{r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID),
-			link("all its events", query(path("events"), "source", e.Source, "object_type", e.ObjectType, "object_id",
-				e.ObjectID))}})
+		object := []cell{r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), link("all its events",
+			query(path("events"), "source", e.Source, "object_type", e.ObjectType, "object_id", e.ObjectID))}
+		if o := liveOutcome(e); o != nil && o.Status == string(versioning.Applied) {
+			name := operations.ObjectName{Source: e.Source, Account: &e.Account, Type: e.ObjectType, ID: e.ObjectID}
+			object = append(object, link("what this event changed", diffPath(name, "", id(e.ID))))
+		}
+		fields = append(fields, field{"Object", object})
 	}
 	previous, next := r.eventCell(e.PreviousEvent), r.eventCell(e.NextEvent)
 	previous.Key, next.Key = "[", "]"

@@ -10,10 +10,10 @@ import (
 // pages are the pages by their path below Prefix.
 func (c *Console) pages() map[string]page {
 	all := map[string]page{
-		"{$}":         overviewPage,
+		"{$}":         takes(overviewPage),
 		"events":      eventList.page(),
-		"events/{id}": eventPage,
-		"find":        findPage,
+		"events/{id}": takes(eventPage, "source", "download"),
+		"find":        takes(findPage, "q"),
 	}
 	maps.Copy(all, c.recordPages())
 	maps.Copy(all, c.workPages())
@@ -31,7 +31,25 @@ var eventList = list[operations.EventParams, events.Item]{
 	follow:  func(e *events.Item) int64 { return e.ID },
 	row:     eventRow,
 	read:    operations.Events,
+	actions: eventListActions,
 	empty:   "No event matches the filter. An event appears here as soon as a source accepts a delivery.",
+}
+
+// eventListActions lead to the preview of a run for all events that the filter selects. A search in
+// bodies cannot select the events of a run.
+func eventListActions(_ *request, p *operations.EventParams) []action {
+	texts := operations.Texts(p, "limit", "cursor")
+	if p.Mentions != nil || p.Body != nil {
+		return nil
+	}
+	all := []action{{Label: "Replay these events…", Text: "Shows how many events would be applied again. Nothing " +
+		"starts yet.", Href: path("runs", "new", "replay") + "?" + encode(texts)}}
+	if p.Status == "failed" || p.Status == "dead" {
+		retry := action{Label: "Retry these events…", Text: "Shows how many failed and dead events would be applied " +
+			"again. Nothing starts yet.", Href: path("runs", "new", "retry") + "?" + encode(texts)}
+		all = append([]action{retry}, all...)
+	}
+	return all
 }
 
 func eventRow(r *request, e *events.Item) []cell {

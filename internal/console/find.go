@@ -25,8 +25,8 @@ func findPage(ctx context.Context, r *request) (*view, error) {
 	}
 	v.Title = fmt.Sprintf("Found: %d", len(found.Items))
 	t := &table{Columns: []string{"Kind", "Id", "Source", "Description", "Time"}, Empty: "Nothing has the id " +
-		visible(q) + ". Rejected deliveries have no event: see the rejections of their source. An event that " +
-		"retention dropped is found by its id of Postern only.", Command: commandLine("find "+quote(q), nil),
+		visible(q) + ". A rejected delivery is not an event: search in the rejections of its source. If " +
+		"retention dropped an event, search for Postern's own id.", Command: commandLine("find "+quote(q), nil),
 		Curl: curlLine(r, "/api/v1/find", map[string]string{"q": q})}
 	for i := range found.Items {
 		f := &found.Items[i]

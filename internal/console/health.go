@@ -30,9 +30,6 @@ var healthBlocks = []struct {
 // healthPage shows the state of the instance. A block that cannot be read says so, and the others
 // stay.
 func healthPage(ctx context.Context, r *request) (*view, error) {
-	if err := noParams(r); err != nil {
-		return nil, err
-	}
 	v := &view{Title: "Health", Text: "Processes, checks, backlogs and spools of this instance.",
 		Refresh: healthRefresh}
 	for _, part := range healthBlocks {
@@ -245,8 +242,8 @@ func spoolBlocks(ctx context.Context, r *request) ([]block, error) {
 			continue // its gateway runs
 		}
 		b.Actions = append(b.Actions, r.form(action{Label: "Remove spool " + visible(s.Name), Danger: true,
-			Reason: "required", Text: "Only for a spool whose disk is lost. No redaction waits for it any more, and " +
-				"its deliveries are lost.", Path: "/api/v1/spools/" + url.PathEscape(s.Name) + "/remove",
+			Reason: "required", Text: "Use this only if the disk of the spool is lost. Its deliveries are lost too, " +
+				"and redactions no longer wait for it.", Path: "/api/v1/spools/" + url.PathEscape(s.Name) + "/remove",
 			Then:   path("health"),
 			Inputs: []input{input{Name: "force", Label: "also if its content is not known", Kind: "checkbox"}}}))
 	}

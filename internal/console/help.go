@@ -4,9 +4,6 @@ import "context"
 
 // helpPage explains the keys and the words, and names the pages of the documentation.
 func helpPage(_ context.Context, r *request) (*view, error) {
-	if err := noParams(r); err != nil {
-		return nil, err
-	}
 	v := &view{Title: "Help", Text: "The keys and words of this console, and where the documentation has more."}
 	keys := &table{Columns: []string{"Key", "Effect"}, Rows: [][]cell{
 		{code("/"), text("go to the search for an id")},

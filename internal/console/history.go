@@ -94,7 +94,7 @@ func historyRow(r *request, name operations.ObjectName, h *operations.HistoryIte
 	status := badge(h.Status)
 	switch {
 	case h.Differs != "":
-		status.Sub = "its " + h.Differs + " is read differently now"
+		status.Sub = "the present configuration gives another " + h.Differs
 	case h.Outdated:
 		status.Sub = "by an older rule"
 	}
@@ -159,8 +159,8 @@ func compareBlock(r *request, name operations.ObjectName, items []operations.His
 				visible(h.EventType), label(h.Status)), id(h.ID)})
 		}
 	}
-	return block{ID: "compare", Heading: "Compare two events", Text: "Without the first event, it is the one that " +
-		"was applied before the second. Without the second, it is the present object.", Folded: true,
+	return block{ID: "compare", Heading: "Compare two events", Text: "Leave the first empty to compare with the " +
+		"event before the second. Leave the second empty to compare with the object as it is now.", Folded: true,
 		Filter: &filter{Path: path("objects", name.Source, name.Type, name.ID, "diff"), Label: "Compare",
 			Hidden: []value{{"account", *name.Account}}, Main: []input{
 				{Name: "from", Label: "first event", Kind: "select", Choices: choices},
@@ -238,13 +238,13 @@ func objectAtPage(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	v := &view{Kind: visible(p.Type + " " + p.ID + " of source " + p.Source), Title: "State at " +
-		r.at(found.Time).Text, Text: "The state in the last event that was applied until then, as the source reads " +
-		"the event now.", Notes: diffNotes(&found.Event)}
+		r.at(found.Time).Text, Text: "The state in the last event that was applied until then. Postern reads the " +
+		"stored event again with the present configuration.", Notes: diffNotes(&found.Event)}
 	other, label := operations.ByOccurrence, "the state as the provider had it"
 	if found.Order == operations.ByOccurrence {
 		other, label = "", "the state as the mirror had it"
-		v.Text = "The state as the provider had it: that of the event with the newest version that occurred until " +
-			"then, as the source reads the event now."
+		v.Text = "The state as the provider had it, in the event with the newest version that occurred until then. " +
+			"Postern reads the stored event again with the present configuration."
 	}
 	if found.Late {
 		v.Notes = append(v.Notes, note{Tone: "info", Text: "This event arrived later. At that time the mirror had " +
@@ -255,8 +255,8 @@ func objectAtPage(ctx context.Context, r *request) (*view, error) {
 			"that time. The first 1,000 were searched for late ones."})
 	}
 	if found.Ambiguous {
-		v.Notes = append(v.Notes, note{Tone: "warning", Text: "An ambiguous event came after it until then. The " +
-			"mirror may have shown the state of that one."})
+		v.Notes = append(v.Notes, note{Tone: "warning", Text: "An ambiguous event came between this event and " +
+			"that time. The mirror may have shown its state instead."})
 	}
 	b := block{ID: "state", Heading: "State"}
 	fields := []field{{"Object", []cell{r.objectCell(p.Source, r.URL.Query().Get("account"), p.Type, p.ID)}},

@@ -196,7 +196,7 @@ func modeBlock(o *replay.Params, size *operations.ReplayPreview) block {
 	b := block{ID: "mode", Heading: "Effects"}
 	switch o.Mode {
 	case replay.Missing:
-		b.Text = "Mode missing: a change that the replay makes has its effects, if the ledger does not have them yet."
+		b.Text = "Mode missing: if the replay changes an object, the effects that are not in the ledger yet happen."
 	case replay.Force:
 		n := "an unknown number of effects"
 		if a := size.RepeatedEffects; a != nil {

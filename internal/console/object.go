@@ -84,19 +84,19 @@ func objectFlags(o *versioning.View) (all []cell) {
 func objectSentence(r *request, o *versioning.View) string {
 	s := fmt.Sprintf("This is revision %s, stored at %s.", groupDigits(o.Revision), r.at(o.UpdatedAt).Text)
 	if o.Version != versioning.NoVersion {
-		s += " It has the state " + versionSentence(r, o.Version) + "."
+		s += " Its state is " + versionSentence(r, o.Version) + "."
 	}
 	return s
 }
 
 // versionSentence says which version of an object it is.
 func versionSentence(r *request, v versioning.Version) string {
-	s := fmt.Sprintf("of the provider's version %d", v.At)
+	s := fmt.Sprintf("the provider's version %d", v.At)
 	if v.IsTime() {
-		s = "that the provider had at " + r.time(time.UnixMicro(v.At)).Text
+		s = "the provider's state of " + r.time(time.UnixMicro(v.At)).Text
 	}
 	if v.Seen != 0 {
-		s += ", as a refetch that began at " + r.time(time.UnixMicro(v.Seen)).Text + " read it"
+		s += ", which a refetch that began at " + r.time(time.UnixMicro(v.Seen)).Text + " read"
 	}
 	if v.Final {
 		s += ", when it was deleted permanently"
@@ -138,14 +138,14 @@ func objectNotes(r *request, o *versioning.View) (all []note) {
 	add(o.Deleted && o.Version.Final, "info", "The provider deleted this object permanently and does not use its id "+
 		"again. No later event changes it.")
 	add(o.Ambiguous, "warning", "Different states have the same version, and their order is not known. The mirror "+
-		"shows one of them by a fixed rule until a newer state arrives. A refetch decides it now.")
+		"shows one of them by a fixed rule until a newer state arrives. Request a refetch to decide it now.")
 	add(!o.RefetchAfter.IsZero(), "info", "A refetch is pending: a processor reads the object from the provider's API "+
 		"after "+r.at(o.RefetchAfter).Text+".")
 	add(!o.OverwrittenAt.IsZero(), "info", "An operator overwrote this object from the provider at "+
-		r.at(o.OverwrittenAt).Text+". Events that were received before do not count any more.")
+		r.at(o.OverwrittenAt).Text+". Events that were received before that time cannot change it any more.")
 	add(o.Redacted, "info", "The state was redacted. A newer event or a refetch stores a state again.")
-	add(o.Version == versioning.NoVersion, "info", "The mirror has had only events without a whole state of this "+
-		"object. A refetch brings the state.")
+	add(o.Version == versioning.NoVersion, "info", "No event contained the complete object so far. Request a "+
+		"refetch to get it.")
 	add(o.Sanitized, "info", "The state differs from the body of the event in texts that PostgreSQL cannot store. The "+
 		"event keeps the exact bytes.")
 	if o.RuleVersion < versioning.RuleVersion {

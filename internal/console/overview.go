@@ -8,6 +8,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/operations"
+	"github.com/postern-gateway/postern/internal/runs"
 )
 
 // activityText explains the charts.
@@ -28,7 +29,7 @@ func overviewPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	sources, err := r.sourcesBlock(ctx, "", true)
+	sources, err := r.activeSources(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +37,16 @@ func overviewPage(ctx context.Context, r *request) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Blocks = append(append([]block{attention}, charts...), sources, processes)
+	v.Blocks = append([]block{attention}, charts...)
+	running, err := operations.Runs(ctx, r.c.Pages, operations.RunParams{Status: string(runs.Running)})
+	if err != nil {
+		return nil, err
+	}
+	if len(running.Items) > 0 {
+		v.Blocks = append(v.Blocks, block{ID: "running", Heading: "Runs in progress",
+			Table: runList.embed(r, running.Items, "")})
+	}
+	v.Blocks = append(v.Blocks, sources, processes)
 	return v, nil
 }
 
@@ -69,8 +79,12 @@ func (r *request) attentionBlock(ctx context.Context) (block, error) {
 		}
 		show := link("show", Prefix+address)
 		age := ""
-		if !item.Since.IsZero() {
-			age = ", the oldest since " + r.at(item.Since).Text
+		switch {
+		case item.Since.IsZero():
+		case item.Count == 1:
+			age = " (since " + r.at(item.Since).Text + ")"
+		default:
+			age = " (the oldest since " + r.at(item.Since).Text + ")"
 		}
 		b.Notes = append(b.Notes, note{Tone: "warning", Text: sentenceCase(item.Text) + age + ".", Link: &show})
 	}

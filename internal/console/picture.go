@@ -158,6 +158,7 @@ func newChart(label string, titles []string, all []series) *chart {
 			c.Bars = append(c.Bars, b)
 		}
 	}
+	c.Table = chartTable(label, titles, all)
 	for _, s := range all {
 		var sum int64
 		for _, n := range s.values {
@@ -167,4 +168,22 @@ func newChart(label string, titles []string, all []series) *chart {
 	}
 	c.From, c.To = titles[0], titles[steps-1]
 	return c
+}
+
+// chartTable has the numbers of a chart. It leaves out steps in which there was nothing.
+func chartTable(label string, titles []string, all []series) *table {
+	t := &table{Label: label, Columns: []string{"Time"}, Empty: "All numbers are 0."}
+	for _, s := range all {
+		t.Columns = append(t.Columns, s.label)
+	}
+	for i, title := range titles {
+		row, any := []cell{text(title)}, false
+		for _, s := range all {
+			row, any = append(row, number(s.values[i])), any || s.values[i] != 0
+		}
+		if any {
+			t.Rows = append(t.Rows, row)
+		}
+	}
+	return t
 }

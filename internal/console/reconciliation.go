@@ -18,13 +18,12 @@ import (
 )
 
 var completenessList = list[operations.SourceParams, watermarks.Completeness]{
-	title: "Reconciliation", text: "Until when the log and the mirror have everything that the provider has. A " +
+	title: "Reconciliation", text: "This page shows until when the log and the mirror are complete. A " +
 		"reconciliation reads the provider's API and moves these times forward.",
 	command: "drift show", api: "/api/v1/watermarks",
 	main: []string{"source"},
-	columns: []string{"Source", "Account", "Subject", "Complete until", "Behind", "Complete share", "Last run",
-		"Problem",
-		"Reason"},
+	columns: []string{"Source", "Account", "Subject", "Complete until", "Behind", "Complete part", "Last run",
+		"Problem", "Reason"},
 	row:  completenessRow,
 	read: operations.Watermarks,
 	empty: "Nothing is known to be complete yet. A reconciliation of a source with a section api in the " +
@@ -137,8 +136,8 @@ func newReconciliation(ctx context.Context, r *request) (*view, error) {
 		return nil, err
 	}
 	preview := block{ID: "preview", Heading: "What the run does", Text: describeReconcileParams(&p),
-		Table: completenessList.embed(r, found.Items, "Nothing of this source is known to be complete yet, so the run "+
-			"reads as far back as the provider lists.")}
+		Table: completenessList.embed(r, found.Items, "Postern does not know yet until when this source is complete. "+
+			"The run starts at the oldest entry that the provider lists.")}
 	start := block{ID: "start", Actions: []action{r.form(action{Label: "Start the reconciliation", Open: true,
 		Text: "A processor executes the run. Its calls count against the rate budget of the API.", Reason: "optional",
 		Path: "/api/v1/reconciliations", Values: valuesOf(texts), Inputs: []input{keyInput()},

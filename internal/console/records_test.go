@@ -2,6 +2,7 @@ package console
 
 import (
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ func TestRecordPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 	e.db.Exec(t, `UPDATE objects SET ambiguous = true, deleted = true, version_seen = 1790000001000000`)
 	b.wantPages(t, map[string][]string{
 		"objects": {"cus_0", "deletedambiguous, older rule", "2026-09-21 14:13:20seen 2026-09-21 14:13:21, rank 1"},
-		"objects/stripe/customer/cus_0": {"that the provider had at 2026-09-21 14:13:20, as a refetch that began at",
+		"objects/stripe/customer/cus_0": {"the provider's state of 2026-09-21 14:13:20, which a refetch that began at",
 			"The provider deleted this object. The mirror keeps its last state.",
 			"Different states have the same version", "Version 1 of the rule wrote this state", "list [3]"},
 		"rejections":   {"wrong signature"},
@@ -118,5 +119,63 @@ func TestObject_severalAccounts_choice(t *testing.T) {
 	p.want(t, "request without the account", http.StatusConflict)
 	if !slices.Contains(p.links(), object+"?account=acct_1") {
 		t.Errorf("request without the account: %q", p.links())
+	}
+}
+
+// Pages lead to what an operator does next: from filtered events to the preview of a run for them,
+// from an event to what it changed or to what it waits for, from full rejections to a
+// reconciliation, and from the overview to the runs in progress.
+func TestPages_nextStep_isALink(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, func(o *Options) { o.RejectionsMaxCount = 1 })
+	e.fill(t, "")
+	e.db.Exec(t, `UPDATE runs SET status = 'running' WHERE run = 2`)
+	b := e.browser()
+	event := func(status string) string {
+		return "events/" + e.db.QueryStrings(t, `SELECT e.id FROM events e LEFT JOIN outcomes o ON o.event_id = e.id
+			WHERE coalesce(o.status, 'pending') = $1`, status)[0]
+	}
+	applied, pending := event("applied"), event("pending")
+	const replay, retry = Prefix + "runs/new/replay", Prefix + "runs/new/retry"
+	for _, c := range []struct{ page, link, text string }{
+		{"events?source=stripe&limit=5", replay + "?source=stripe", "Replay these events…"},
+		{"events?status=dead", retry + "?status=dead", "Retry these events…"},
+		{applied, Prefix + "objects/stripe/customer/cus_0/diff?to=" + filepath.Base(applied), "what this event changed"},
+		{applied, replay + "?ids=" + filepath.Base(applied), "Replay…"},
+		{pending, Prefix + "health", "1 event has no outcome yet, the oldest since"},
+		{"rejections", Prefix + "runs/new/reconcile?source=stripe", "The source stripe keeps 1 rejected deliveries"},
+		{"", Prefix + "runs/2", "Runs in progress"},
+	} {
+		p := b.get(t, Prefix+c.page)
+		p.want(t, c.page, http.StatusOK, c.text)
+		if !slices.Contains(p.links(), c.link) {
+			t.Errorf("%s: no link %s in %q", c.page, c.link, p.links())
+		}
+	}
+	for page, absent := range map[string]string{"events?body=a=b": replay, "events?source=stripe": retry,
+		pending: Prefix + "objects/stripe/customer/cus_1/diff"} {
+		if slices.ContainsFunc(b.get(t, Prefix+page).links(), func(href string) bool {
+			return strings.HasPrefix(href, absent)
+		}) {
+			t.Errorf("%s: has a link %s", page, absent)
+		}
+	}
+}
+
+// A parameter that a page does not have is an error, and not ignored: a misspelt filter would show
+// too much.
+func TestPages_unknownParameter_isRejected(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.fill(t, "")
+	b := e.browser()
+	event := "events/" + e.db.QueryStrings(t, `SELECT id FROM events`)[0]
+	for _, page := range []string{"", "events", event, "find", "objects", "objects/stripe/customer/cus_0",
+		"objects/stripe/customer/cus_0/diff", "objects/stripe/customer/cus_0/at", "rejections", "rejections/1",
+		"conflicts", "conflicts/1", "outcomes", "refetches", "failures", "sources", "sources/stripe", "source-types",
+		"runs", "runs/1", "runs/new/replay", "runs/new/retry", "runs/new/rebuild", "runs/new/reconcile", "schedules",
+		"schedules/nightly", "effects", "effects/1", "effects/rules/receipt", "reconciliation", "audit", "redactions",
+		"retention", "health", "help"} {
+		b.get(t, Prefix+page+"?sorce=x").want(t, page, http.StatusBadRequest, "sorce", "does not exist")
 	}
 }

@@ -184,10 +184,30 @@ func rejectionGroups(ctx context.Context, r *request, p *operations.RejectionPar
 	b := block{ID: "groups", Heading: "By source and reason", Table: &table{Columns: []string{"Source", "Reason",
 		"Deliveries", "First", "Last", "Sent from", "Probable cause", ""}}}
 	if !found.SearchedTo.IsZero() {
-		b.Text = "The groups have the deliveries since " + r.at(found.SearchedTo).Text + "."
+		b.Text = "The groups count only deliveries since " + r.at(found.SearchedTo).Text + "."
 	}
 	b.Table.Rows = rows(r, found.Items, rejectionGroupRow)
+	b.Notes = fullRejections(r, found.Items)
 	return []block{b}, nil
+}
+
+// fullRejections names the sources of which no further rejected delivery can be kept: they delete
+// the oldest ones.
+func fullRejections(r *request, groups []ingest.RejectionGroup) (all []note) {
+	kept := map[string]int64{}
+	for i := range groups {
+		kept[groups[i].Source] += groups[i].Count
+	}
+	for _, source := range slices.Sorted(maps.Keys(kept)) {
+		if r.c.RejectionsMaxCount > 0 && kept[source] >= r.c.RejectionsMaxCount {
+			reconcile := link("Reconcile the source", query(path("runs", "new", "reconcile"), "source", source))
+			all = append(all, note{Tone: "warning", Link: &reconcile, Text: fmt.Sprintf("The source %s keeps %s "+
+				"rejected deliveries at most (rejections.max_count), and has as many: older ones are deleted. A "+
+				"reconciliation adds the events that are missing.", visible(source),
+				groupDigits(r.c.RejectionsMaxCount))})
+		}
+	}
+	return all
 }
 
 func rejectionGroupRow(r *request, g *ingest.RejectionGroup) []cell {

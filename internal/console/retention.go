@@ -24,9 +24,6 @@ func policyAges(p retention.Policy) []age {
 
 // retentionPage shows the days of the log, and when each kind of data is deleted.
 func retentionPage(ctx context.Context, r *request) (*view, error) {
-	if err := noParams(r); err != nil {
-		return nil, err
-	}
 	found, _, err := operations.Retention(ctx, r.c.Pages, r.c.Retention, false)
 	if err != nil {
 		return nil, err

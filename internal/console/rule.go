@@ -75,8 +75,8 @@ func ruleStates(r *request, rule *operations.EffectRuleDetail) block {
 	}
 	b := block{ID: "states", Heading: "Effects by state", Table: t}
 	if !rule.CountedSince.IsZero() {
-		b.Text = "Older effects than " + r.at(rule.CountedSince).Text + " count only while they await approval, are " +
-			"failed, or need review."
+		b.Text = "Effects that are older than " + r.at(rule.CountedSince).Text + " are counted only if they await " +
+			"approval, have failed, or need review."
 	}
 	if rule.Configured {
 		b.Fields = []field{{"Version", []cell{number(rule.RuleVersion)}}, {"Approval",

@@ -31,15 +31,15 @@ func (c *Console) workPages() map[string]page {
 		"runs/new/reconcile":   newReconciliation,
 		"reconciliation":       reconciliationPage,
 		"schedules":            scheduleList.page(),
-		"schedules/{name}":     schedulePage,
+		"schedules/{name}":     takes(schedulePage),
 		"effects":              effectList.page(),
-		"effects/{id}":         effectPage,
+		"effects/{id}":         takes(effectPage),
 		"effects/rules/{rule}": rulePage,
 		"audit":                auditList.page(),
 		"redactions":           redactionList.page(),
-		"retention":            retentionPage,
-		"health":               healthPage,
-		"help":                 helpPage,
+		"retention":            takes(retentionPage),
+		"health":               takes(healthPage),
+		"help":                 takes(helpPage),
 	}
 }
 

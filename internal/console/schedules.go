@@ -56,9 +56,6 @@ func (r *request) nextCell(s *runs.ScheduleState) cell {
 const stripRuns = 30
 
 func schedulePage(ctx context.Context, r *request) (*view, error) {
-	if err := noParams(r); err != nil {
-		return nil, err
-	}
 	s, err := runs.ShowSchedule(ctx, r.c.Pages, r.PathValue("name"))
 	if err != nil {
 		return nil, err
@@ -88,9 +85,6 @@ func schedulePage(ctx context.Context, r *request) (*view, error) {
 	v.Blocks = append(v.Blocks, block{ID: "runs", Heading: "Last runs", Chart: r.runStrip(last.Items), Table: t})
 	return v, nil
 }
-
-// noParams rejects the parameters of an address whose page has none.
-func noParams(r *request) error { return operations.Parse(&struct{}{}, r.texts) }
 
 func scheduleSentence(r *request, s *runs.ScheduleState) string {
 	sentence := fmt.Sprintf("Starts the job %s at %s in %s.", s.Job, s.Cron, s.TimeZone)

@@ -16,12 +16,12 @@ import (
 
 // sourcePages are the pages of sources.
 func (c *Console) sourcePages() map[string]page {
-	return map[string]page{"sources": sourcesPage, "sources/{name}": sourcePage,
+	return map[string]page{"sources": takes(sourcesPage, "cursor"), "sources/{name}": takes(sourcePage),
 		"source-types": typeList.page()}
 }
 
 func sourcesPage(ctx context.Context, r *request) (*view, error) {
-	b, err := r.sourcesBlock(ctx, r.URL.Query().Get("cursor"), false)
+	b, err := r.sourcesBlock(ctx, r.texts["cursor"])
 	if err != nil {
 		return nil, err
 	}
@@ -30,41 +30,61 @@ func sourcesPage(ctx context.Context, r *request) (*view, error) {
 		Blocks: []block{b}}, nil
 }
 
-// sourcesBlock lists the sources with the last event of each; active: only those with an event.
-func (r *request) sourcesBlock(ctx context.Context, cursor string, active bool) (block, error) {
+// sourcesBlock lists the sources, by name.
+func (r *request) sourcesBlock(ctx context.Context, cursor string) (block, error) {
 	found, err := operations.Sources(ctx, r.c.Pages, r.c.endpoints(), operations.Page{Cursor: cursor})
 	if err != nil {
 		return block{}, err
 	}
-	t := &table{Columns: []string{"Source", "Provider", "Last event", "State", "Secrets", "Endpoint"},
+	t := &table{Columns: sourceColumns, Rows: rows(r, found.Items, sourceRow), MoreLabel: "Show more",
 		Empty: "There is no source. Add one below sources in the configuration file.",
 		Curl:  curlLine(r, "/api/v1/sources", nil)}
 	if found.Next != "" {
 		t.More = query(path("sources"), "cursor", found.Next)
 	}
-	b := block{ID: "sources", Heading: "Sources", Table: t}
-	without := 0
-	for i := range found.Items {
-		s := &found.Items[i]
-		if active && s.LastEventAt.IsZero() {
-			without++
-			continue
-		}
-		last := r.ageCell(s.LastEventAt)
-		secrets, endpoint := cell{}, cell{}
-		if s.Settings != nil {
-			secrets, endpoint = number(len(s.Settings.Secrets)), code(s.Settings.Endpoint)
-		}
-		t.Rows = append(t.Rows, []cell{link(s.Name, path("sources", s.Name)), text(s.Provider), last, sourceState(s),
-			secrets, endpoint})
+	return block{ID: "sources", Heading: "Sources", Table: t}, nil
+}
+
+// shownSources is how many sources the overview lists.
+const shownSources = 20
+
+// activeSources lists sources with events: first those with silent types, then those with the
+// newest events.
+func (r *request) activeSources(ctx context.Context) (block, error) {
+	found, err := operations.Sources(ctx, r.c.Pages, r.c.endpoints(), operations.Page{Limit: new(events.MaxLimit)})
+	if err != nil {
+		return block{}, err
 	}
-	if without > 0 {
-		all := link("all sources", path("sources"))
-		b.Notes = []note{{Tone: "info", Text: fmt.Sprintf("%d sources have not reported an event yet. Each reports "+
-			"once a minute.", without), Link: &all}}
-		t.Empty = ""
+	active := slices.DeleteFunc(slices.Clone(found.Items), func(s operations.Source) bool {
+		return s.LastEventAt.IsZero()
+	})
+	slices.SortStableFunc(active, func(a, b operations.Source) int {
+		return cmp.Or(cmp.Compare(min(b.SilentTypes, 1), min(a.SilentTypes, 1)),
+			b.LastEventAt.Compare(a.LastEventAt.Time))
+	})
+	b := block{ID: "sources", Heading: "Sources", Table: &table{Columns: sourceColumns, Curl: curlLine(r,
+		"/api/v1/sources", nil), Rows: rows(r, active[:min(len(active), shownSources)], sourceRow)}}
+	all := link("all sources", path("sources"))
+	if more := len(active) - shownSources; more > 0 {
+		b.Notes = append(b.Notes, note{Tone: "info", Text: plural(more, "other source has", "other sources have") +
+			" had events.", Link: &all})
+	}
+	if without := len(found.Items) - len(active); without > 0 {
+		b.Notes = append(b.Notes, note{Tone: "info", Text: plural(without, "source has", "sources have") +
+			" had no event yet. Processes report new events once a minute.", Link: &all})
 	}
 	return b, nil
+}
+
+var sourceColumns = []string{"Source", "Provider", "Last event", "State", "Secrets", "Endpoint"}
+
+func sourceRow(r *request, s *operations.Source) []cell {
+	secrets, endpoint := cell{}, cell{}
+	if s.Settings != nil {
+		secrets, endpoint = number(len(s.Settings.Secrets)), code(s.Settings.Endpoint)
+	}
+	return []cell{link(s.Name, path("sources", s.Name)), text(s.Provider), r.ageCell(s.LastEventAt), sourceState(s),
+		secrets, endpoint}
 }
 
 func sourceState(s *operations.Source) cell {
@@ -216,8 +236,8 @@ func (r *request) typesBlock(ctx context.Context, source string) (block, error) 
 }
 
 var typeList = list[operations.SourceTypeParams, activity.SourceType]{
-	title: "Event types", text: "The event types that deliveries brought. A silent one has been missing for twice " +
-		"its longest interval.",
+	title: "Event types", text: "The event types that deliveries brought. A type is silent if no event came for " +
+		"twice as long as its longest interval.",
 	api: "/api/v1/source-types", main: []string{"source", "silent"}, presets: []preset{{"all", ""},
 		{"silent", "?silent=true"}},
 	columns: []string{"Event type", "Source", "Events", "Last", "Longest interval", "State"},

@@ -55,8 +55,8 @@ var attentions = []attention{
 	{"sources_only_rejected", "a source had only rejected deliveries in the last 15 minutes",
 		"%s sources had only rejected deliveries in the last 15 minutes", "/rejections",
 		map[string]string{"since": "15m"}},
-	{"dead_outcomes", "an event is dead: it was not applied, and will not be retried automatically",
-		"%s events are dead: they were not applied, and will not be retried automatically", "/outcomes",
+	{"dead_outcomes", "an event is dead: Postern does not retry it automatically",
+		"%s events are dead: Postern does not retry them automatically", "/outcomes",
 		map[string]string{"status": "dead"}},
 	{"effects_with_unknown_outcome", "an effect has an unknown outcome", "%s effects have an unknown outcome",
 		"/effects", map[string]string{"unknown_outcome": "true"}},
@@ -171,7 +171,7 @@ func Summarize(ctx context.Context, pool *pgxpool.Pool, _ SummaryParams) (*Summa
 const maxUnappliedSeconds = 60
 
 var eventsWithoutOutcome = attention{"events_without_outcome",
-	"an event has no outcome for more than a minute: check that a processor runs",
+	"an event has had no outcome for more than a minute: check that a processor runs",
 	"%s events have no outcome, the oldest for more than a minute: check that a processor runs", "/events",
 	map[string]string{"status": "pending"}}
 
