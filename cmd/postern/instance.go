@@ -172,8 +172,12 @@ func (c *cli) explainConnect(d database, err error) error {
 	}
 	if in, readErr := config.ReadInstance(c.dir); readErr == nil && in.DatabaseURL == d.url &&
 		(c.config == "" || c.dirGiven) {
-		return fmt.Errorf("%w; the dev instance in %s is not running: start it with `postern dev --dir %s`", err, c.dir,
+		stopped := fmt.Sprintf("the dev instance in %s is not running: start it with `postern dev --dir %s`", c.dir,
 			c.dir)
+		if errors.Is(err, os.ErrNotExist) { // the socket of its private PostgreSQL
+			return errors.New(stopped)
+		}
+		return fmt.Errorf("%w; %s", err, stopped)
 	}
 	return err
 }

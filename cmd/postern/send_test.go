@@ -190,6 +190,8 @@ func TestSend_configAndDir_useBoth(t *testing.T) {
 	b.write(t, &config.Instance{DatabaseURL: "postgres://127.0.0.1:1/x"})
 	b.run(t, "events", "list", "--config", path).want(t, 1, "", "is not running: start it with `postern dev --dir "+
 		b.dir)
+	b.write(t, &config.Instance{DatabaseURL: "postgres:///x?host=" + b.dir})
+	b.run(t, "events", "list").want(t, 1, "", "postern: the dev instance in "+b.dir+" is not running: start it with")
 }
 
 func TestSend_countDuplicateShuffle(t *testing.T) {

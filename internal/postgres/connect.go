@@ -86,8 +86,7 @@ func Connect(ctx context.Context, o Options) (*pgxpool.Pool, error) {
 // returns the same errors as Connect.
 func CheckConnection(ctx context.Context, pool *pgxpool.Pool) error {
 	if err := pool.Ping(ctx); err != nil {
-		return fmt.Errorf("connect to %s: %w%s", describeTarget(&pool.Config().ConnConfig.Config), err,
-			connectAdvice(err))
+		return connectError(&pool.Config().ConnConfig.Config, err)
 	}
 	return nil
 }
@@ -258,6 +257,26 @@ func checkDurability(ctx context.Context, conn *pgx.Conn, onUnsafe func(off []st
 	}
 	return nil
 }
+
+// connectError says which database could not be reached, why, and what to do.
+func connectError(target *pgconn.Config, err error) error {
+	return fmt.Errorf("connect to %s: %w%s", describeTarget(target), &attemptsError{err}, connectAdvice(err))
+}
+
+// attemptsError prints an error of pgx in one line. It omits the login, which the caller names, and
+// an attempt that fails like the one before it: pgx tries each host with TLS and without.
+type attemptsError struct{ err error }
+
+func (e *attemptsError) Error() string {
+	cause := e.err
+	var attempts *pgconn.ConnectError
+	if errors.As(cause, &attempts) {
+		cause = attempts.Unwrap()
+	}
+	return strings.Join(slices.Compact(strings.Split(cause.Error(), "\n")), "; ")
+}
+
+func (e *attemptsError) Unwrap() error { return e.err }
 
 // describeTarget names the database, every host that was tried, and the login.
 func describeTarget(cfg *pgconn.Config) string {

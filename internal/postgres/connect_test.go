@@ -154,7 +154,8 @@ func TestConnect_errors_sayWhatToDo(t *testing.T) {
 		"no such role": {db.URL, "postern_nobody", "postern migrate up", false},
 		"no database":  {missing.String(), "", "CREATE DATABASE", false},
 		"no socket":    {withParam(t, db.URL, "host", "/nonexistent"), "", "start PostgreSQL", true},
-		"no server":    {"postgres://u:hunter2@127.0.0.1:1/d", "", "check that the server is running", true},
+		"no server": {"postgres://u:hunter2@127.0.0.1:1/d", "", `as "u": 127.0.0.1:1 (127.0.0.1): dial error: ` +
+			"dial tcp 127.0.0.1:1: connect: connection refused; check that the server is running", true},
 		"two hosts without a server": {"postgres://u:hunter2@127.0.0.1:1,127.0.0.1:2/d", "",
 			`database "d" on 127.0.0.1 port 1, 127.0.0.1 port 2 as "u"`, true},
 		"no URL at all": {"postgres://u:hunter2@127.0.0.1:notaport/d", "", "read database URL", false},

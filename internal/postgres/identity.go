@@ -29,7 +29,7 @@ func Identity(ctx context.Context, url string) (id string, err error) {
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return "", fmt.Errorf("connect to %s: %w%s", describeTarget(&cfg.Config), err, connectAdvice(err))
+		return "", connectError(&cfg.Config, err)
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
 	return identity(ctx, conn)
