@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -198,10 +199,13 @@ func checkHealth(ctx context.Context, address string, in *config.Instance, flags
 	transport.DisableKeepAlives = true
 	res, err := newClient(transport, 0).Do(req)
 	if err != nil {
+		if u := (*url.Error)(nil); errors.As(err, &u) {
+			err = u.Err // without the address, which is named here
+		}
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return fmt.Errorf("request %s: %w", address, err)
+		return fmt.Errorf("request %s: %w; is the daemon running at this address?", address, err)
 	}
 	defer res.Body.Close()
 	if err := checkResponder(in, res); err != nil {

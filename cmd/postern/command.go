@@ -147,7 +147,8 @@ func checkArgs(use string) cobra.PositionalArgs {
 			if len(names) > 0 {
 				wanted = strings.Join(names, " ")
 			}
-			return usagef("%s takes %s, got %d; see %s --help", cmd.CommandPath(), wanted, len(args), cmd.CommandPath())
+			return usagef("%s takes %s, got %s; see %s --help", cmd.CommandPath(), wanted,
+				countOf(len(args), "argument"), cmd.CommandPath())
 		}
 		for i, arg := range args {
 			name := names[min(i, len(names)-1)]

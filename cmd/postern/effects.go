@@ -245,7 +245,7 @@ meanwhile. To use it with a dev instance, name its folder: --config FILE --dir D
 				"(15m, 2h, 7d)", true}},
 		check: func(x *call) error {
 			if x.text("rule") == "" || x.text("since") == "" {
-				return usagef("name the rule with --rule and the first time of the changes with --since")
+				return usagef("name the rule with --rule and the time of the oldest change with --since, such as 7d")
 			}
 			return nil
 		},

@@ -5,6 +5,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -12,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/postern-gateway/postern/internal/app"
 	"github.com/postern-gateway/postern/internal/terminal"
@@ -78,6 +81,12 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var invalid *pflag.InvalidValueError
+		if errors.As(err, &invalid) {
+			if want := flagValues[invalid.GetFlag().Value.Type()]; want != "" {
+				err = fmt.Errorf("--%s %q is not valid: write %s", invalid.GetFlag().Name, invalid.GetValue(), want)
+			}
+		}
 		return usagef("%v; see %s --help", err, cmd.CommandPath())
 	})
 	flags := root.PersistentFlags()
@@ -96,6 +105,10 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 several match.`,
 	namePages(root)
 	return root
 }
+
+// flagValues are the values of flags by type. The errors of pflag name functions of Go instead.
+var flagValues = map[string]string{"int": "a whole number", "int64": "a whole number", "float64": "a number",
+	"duration": "a time, such as 10s or 5m", "bool": "true or false"}
 
 // showHelpOrError is the action of a command that only has subcommands. It prints the help, or
 // returns an error for an unknown name.

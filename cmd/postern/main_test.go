@@ -191,6 +191,7 @@ func TestCommands_wrongUsage_explainsRemedy(t *testing.T) {
 		{[]string{"events", "show"}, 2, "postern events show takes ID, got 0"},
 		{[]string{"events", "list", "--bogus"}, 2, "unknown flag: --bogus; see postern events list --help"},
 		{[]string{"events", "list", "-o", "xml"}, 2, "write -o table or -o json"},
+		{[]string{"events", "list", "--limit", "x"}, 2, `--limit "x" is not valid: write a whole number; see postern`},
 		{[]string{"events", "list", "--limit", "-1"}, 2, "--limit must not be negative; 0 lists all"},
 		{[]string{"events", "list", "--since", "soon"}, 2, "an RFC 3339 time, a date, or how long ago"},
 		{[]string{"events", "list", "--status", "lost"}, 2, "use one of pending, applied"},
@@ -394,7 +395,7 @@ func TestSetup_initConfigMigrateVersion(t *testing.T) {
 	b.run(t, "config", "check", "--config", path, path).want(t, 0, "is valid; sources: live", "")
 	b.run(t, "config", "check", "--config", path, "other.yaml").want(t, 2, "",
 		"takes one file, got other.yaml and --config "+path)
-	b.want(t, "config check", 2, "", "takes FILE, got 0")
+	b.want(t, "config check", 2, "", "takes FILE, got 0 arguments; see postern config check --help")
 	b.run(t, "config", "check", path+".none").want(t, 1, "", "no such file or directory: name an existing file, or "+
 		"create one with `postern init`")
 	b.run(t, "config", "check", filepath.Dir(path)).want(t, 1, "", "it is a folder: name a file in it")
