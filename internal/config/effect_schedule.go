@@ -43,8 +43,12 @@ func (b *ruleBuilder) scope(path string, e *Effect) rules.Scope {
 	return rules.Scope{Change: true}
 }
 
-// explainError adds the allowed names to the error of an expression that uses another one.
+// explainError adds the allowed names to the error of an expression that uses another one, and the
+// operator to the error of one that compares with a single equals sign.
 func (b *ruleBuilder) explainError(err error) error {
+	if strings.Contains(err.Error(), `Operator("=")`) {
+		return fmt.Errorf("%w: write == to compare", err)
+	}
 	if b.scopeNote != "" && strings.Contains(err.Error(), "unknown name") {
 		return fmt.Errorf("%w: %s", err, b.scopeNote)
 	}

@@ -370,9 +370,10 @@ func (e *Effect) compile(path, name string, c *Config) (*rules.Rule, error) {
 		Approval: rules.Approval(e.Approval), ApprovalExpires: e.ApprovalExpires, Supersede: e.Supersede,
 		Key: b.text(path+".key", e.Key, scope)}
 	if c.Sources[e.Source] == nil {
-		b.fail(path+".source", "source %q is not configured", e.Source)
+		b.fail(path+".source", "source %q is not configured%s", e.Source,
+			didYouMean(e.Source, sortedKeys(c.Sources), ""))
 	}
-	if r.Key != nil && r.Key.IsConstant() {
+	if e.Key != "" && r.Key != nil && r.Key.IsConstant() {
 		b.fail(path+".key", "does not depend on the object or the event, so the rule would have a single effect: "+
 			"write e.g. \"%s:{{ object.id }}\"", name)
 	}
@@ -411,7 +412,7 @@ func (e *Effect) compile(path, name string, c *Config) (*rules.Rule, error) {
 func (b *ruleBuilder) step(at string, s *EffectStep, scope rules.Scope, c *Config) rules.Step {
 	to := c.Destinations[s.To]
 	if to == nil {
-		b.fail(at+".to", "destination %q is not configured", s.To)
+		b.fail(at+".to", "destination %q is not configured%s", s.To, didYouMean(s.To, sortedKeys(c.Destinations), ""))
 		to = &Destination{}
 	}
 	header := to.IdempotencyHeader
