@@ -9,6 +9,7 @@ func TestViews_commands_sayWhatTheyDid(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.want(t, "views create stripe", 3, "", "source stripe has no objects yet")
+	b.want(t, "views create stripe invoice", 3, "", "source stripe has no objects yet")
 	b.insertObject(t, "stripe", "", b.append(t, "stripe", "evt_1", "{}"))
 	b.want(t, "views list", 0, "No typed views", "")
 	for args, want := range map[string]string{

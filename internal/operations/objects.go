@@ -64,7 +64,8 @@ func Object(ctx context.Context, pool *pgxpool.Pool, p ObjectName) (*versioning.
 	case err != nil:
 		return nil, err
 	case len(found) == 0:
-		return nil, fmt.Errorf("object %s %s of source %s: %w", p.Type, p.ID, p.Source, events.ErrNotFound)
+		return nil, fmt.Errorf("object %s %s of source %s: %w: `postern find %s` shows objects of other types with "+
+			"this id", p.Type, p.ID, p.Source, events.ErrNotFound, p.ID)
 	case len(found) > 1:
 		return nil, &SeveralObjectsError{Matches: found}
 	}

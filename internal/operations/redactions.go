@@ -149,8 +149,8 @@ func (p *RedactParams) object(ctx context.Context, pool *pgxpool.Pool, source in
 	case len(found) == 1:
 		one.Account = found[0].Account
 	case p.Account == nil:
-		return one, invalid("object %s %s of this source is not in the mirror, so its account is unknown: give "+
-			"account, empty where the source has none", one.Type, one.ID)
+		return one, invalid("object %s %s of this source is not in the mirror: check type and id. If the log has its "+
+			"events, add its account (--account; empty if the events have none)", one.Type, one.ID)
 	}
 	return one, nil
 }

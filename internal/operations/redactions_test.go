@@ -85,7 +85,7 @@ func TestParseRedaction_ineffectiveParams_areRejected(t *testing.T) {
 		says   string
 	}{
 		{paramsOf("source", "shop", "object_type", "customer", "object", "7"),
-			"object customer 7 of this source is not in the mirror, so its account is unknown: give account"},
+			"object customer 7 of this source is not in the mirror: check type and id"},
 		{paramsOf("event", "a", "account", "nonsense"), "account has no effect together with event"},
 		{paramsOf("event", "a", "object_type", "customer"), "object_type has no effect together with event"},
 		{paramsOf("event", "a", "value", "x"), "value has no effect together with event"},

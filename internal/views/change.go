@@ -112,6 +112,10 @@ func Create(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error
 		if err != nil {
 			return nil, err
 		}
+		if len(types) == 0 {
+			return nil, fmt.Errorf("%w: source %s has no objects yet, and their fields become the columns",
+				events.ErrNotFound, r.Source)
+		}
 		if r.ObjectType != "" {
 			accounts, ok := types[r.ObjectType]
 			if !ok {
@@ -119,10 +123,6 @@ func Create(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error
 					r.Source, r.ObjectType, strings.Join(slices.Sorted(maps.Keys(types)), ", "))
 			}
 			types = map[string][]string{r.ObjectType: accounts}
-		}
-		if len(types) == 0 {
-			return nil, fmt.Errorf("%w: source %s has no objects yet, and their fields become the columns",
-				events.ErrNotFound, r.Source)
 		}
 		schema, err := c.schema(ctx)
 		if err != nil {
