@@ -113,6 +113,9 @@ func (a *account) deliverDue(id string) {
 	})
 }
 
+// maxNumber limits the work of a command, which Ctrl-C of the playground waits for.
+const maxNumber = 1000
+
 // do executes a command and says what it did.
 func (a *account) do(command, value string) (string, error) {
 	a.lost, a.failed = nil, nil
@@ -125,13 +128,16 @@ func (a *account) do(command, value string) (string, error) {
 		return fmt.Sprintf("%s delays its responses to list requests by %s from now on", a.source, by), nil
 	}
 	n, err := strconv.Atoi(value)
-	if err != nil || n < 0 {
-		return "", fmt.Errorf("%s %s: want a number", command, value)
+	if err != nil || n < 0 || n > maxNumber {
+		return "", fmt.Errorf("%s %s: want a number from 0 to %d", command, value, maxNumber)
 	}
 	switch command {
 	case "lose-every":
 		if a.loseEvery, a.sent = n, 0; n == 0 {
 			return a.source + " loses no webhook from now on", nil
+		}
+		if n == 1 {
+			return a.source + " loses every webhook from now on", nil
 		}
 		return fmt.Sprintf("%s loses the last of each %d webhooks from now on", a.source, n), nil
 	case "answer-429":
