@@ -24,7 +24,7 @@ func (l *Local) printUsage() {
 	}
 	fmt.Fprintf(w, "\nPostern is ready.\n\n")
 	rows := l.sourceRows()
-	rows = append(rows, []string{"admin", "http://" + l.AdminAddr() + "/api/v1/events"})
+	rows = append(rows, []string{"console", "http://" + l.AdminAddr() + "/console/"})
 	rows = append(rows, []string{"state", fmt.Sprintf("in %s (addresses for other commands: %s)", l.opts.Dir,
 		filepath.Join(l.opts.Dir, config.InstanceFile))})
 	if l.databaseDir != "" {
