@@ -328,7 +328,7 @@ func (w *runWatcher) print(r *runs.Run, now time.Time) {
 	case r.Expected > 0:
 		line += fmt.Sprintf("%d of about %d %s", done, r.Expected, unitOf(r))
 	default:
-		line += fmt.Sprintf("%d %s", done, unitOf(r))
+		line += countOf(int(done), strings.TrimSuffix(unitOf(r), "s"))
 	}
 	stage := rebuild.Stage(r)
 	if stage != "" {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -132,7 +133,7 @@ func (s *sending) findTarget() error {
 	if src.configured != nil {
 		s.provider, s.isDescribed = src.configured, src.isDescribed
 	}
-	secret, err := s.findSecret(src.secret, name)
+	secret, err := s.findSecret(known, name)
 	if err != nil {
 		return err
 	}
@@ -225,14 +226,18 @@ func (s *sending) chooseSource(known map[string]knownSource) (string, knownSourc
 	return name, known[name], nil
 }
 
-func (s *sending) findSecret(sourceSecret []byte, source string) ([]byte, error) {
+func (s *sending) findSecret(known map[string]knownSource, source string) ([]byte, error) {
+	src, ok := known[source]
 	switch {
 	case s.text("secret") != "":
 		return []byte(s.text("secret")), nil
 	case s.text("secret-file") != "":
 		return readSecret(s.text("secret-file"))
-	case len(sourceSecret) > 0:
-		return sourceSecret, nil
+	case len(src.secret) > 0:
+		return src.secret, nil
+	case !ok && len(known) > 0:
+		return nil, usagef("source %s is not configured; the sources are %s: add it to the configuration, or choose "+
+			"one with --source", source, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 	}
 	return nil, usagef("the secret of source %s is not known here (a dev instance knows only demo secrets): give it "+
 		"with --secret-file FILE, or name the configuration that has it with --config FILE", source)

@@ -271,8 +271,7 @@ func TestSend_rejectedOrWrongUsage_explainsRemedy(t *testing.T) {
 	b.want(t, "send stripe invoice.paid --secret whsec_wrong", 1, "",
 		"rejected with 401 Unauthorized: delivery not verified")
 	b.want(t, "send stripe invoice.paid --source other --secret x", 1, "", "404 Not Found: unknown source")
-	b.want(t, "send stripe invoice.paid --source other", 2, "",
-		"give it with --secret-file FILE, or name the configuration that has it with --config FILE")
+	b.want(t, "send stripe invoice.paid --source other", 2, "", "source other is not configured; the sources are adyen")
 	b.want(t, "send stripe invoice.paid --source shopify", 2, "", "source shopify is of provider shopify")
 	b.want(t, "send paypal x", 2, "", "is not known: name one of ")
 	b.want(t, "send stripe x.y", 2, "", "give a body with --data FILE")

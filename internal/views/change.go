@@ -119,7 +119,7 @@ func Create(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error
 		if r.ObjectType != "" {
 			accounts, ok := types[r.ObjectType]
 			if !ok {
-				return nil, fmt.Errorf("%w: source %s has no object of type %s; there are %s", events.ErrNotFound,
+				return nil, fmt.Errorf("%w: source %s has no object of type %s; its types are %s", events.ErrNotFound,
 					r.Source, r.ObjectType, strings.Join(slices.Sorted(maps.Keys(types)), ", "))
 			}
 			types = map[string][]string{r.ObjectType: accounts}
