@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/provider/all"
@@ -18,10 +19,11 @@ const defaultDir = ".postern"
 
 // printUsage prints how to use the instance.
 func (l *Local) printUsage() {
-	w := l.opts.Out
-	if w == nil {
+	if l.opts.Out == nil {
 		return
 	}
+	w := &strings.Builder{} // printed at once, so that no line of the log is inside
+	defer func() { fmt.Fprint(l.opts.Out, w) }()
 	fmt.Fprintf(w, "\nPostern is ready.\n\n")
 	rows := l.sourceRows()
 	rows = append(rows, []string{"console", "http://" + l.AdminAddr() + "/console/"})
