@@ -35,7 +35,7 @@ func Rebuild(ctx context.Context, pool *pgxpool.Pool, p RebuildParams, by Reques
 	}
 	switch {
 	case o.Source == 0:
-		return nil, invalid("name the source to rebuild")
+		return nil, invalid("name the source to rebuild (--source)")
 	case p.Swap && by.Separate && by.Verified():
 		return nil, fmt.Errorf("%w: with approvals.separate, a rebuild cannot be requested together with its swap. "+
 			"Leave out swap: somebody with another token swaps the staged objects", adminauth.ErrOwnRequest)

@@ -146,7 +146,7 @@ func readRequest(ctx context.Context, pool *pgxpool.Pool, id int64) (*Request, *
 	p, _ := all.Named(kind)
 	eraser, ok := p.(provider.Eraser)
 	if !ok {
-		return nil, nil, fmt.Errorf("%w: event %d: the provider %s sends no requests as events", events.ErrInvalid,
+		return nil, nil, fmt.Errorf("%w: event %d: the provider %s sends no deletion requests", events.ErrInvalid,
 			id, kind)
 	}
 	r := &Request{Event: id, number: e.Source, Source: name, Type: e.Type, Account: e.Account,
