@@ -38,7 +38,7 @@ func newSendCommand(c *cli) *cobra.Command {
 		offline: true,
 		long: `Send a delivery like the provider: realistic, signed, with a new event id. Without
 --url it is sent to the dev instance in --dir (or the address in --config), signed with the source's
-secret there.
+secret there. postern providers show PROVIDER lists the types.
 
 All of --count events concern the same object, unless --new-objects is given, and each changes it.
 They happen one second apart in the provider's time, the last one now, so --shuffle shows that late
