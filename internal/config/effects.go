@@ -481,7 +481,7 @@ func (b *ruleBuilder) check(at string, s *EffectStep, scope rules.Scope, c *Conf
 	k, destination := s.Check, cmp.Or(s.Check.To, s.To)
 	switch d := c.Destinations[destination]; {
 	case d == nil && k.To != "":
-		b.fail(at+".to", "destination %q is not configured", k.To)
+		b.fail(at+".to", "destination %q is not configured%s", k.To, didYouMean(k.To, sortedKeys(c.Destinations), ""))
 	case d != nil && !settings.IsZero(d.SMTP):
 		b.fail(at+".to", "a mail server cannot be queried: name another destination, e.g. the API of the mail provider")
 	}

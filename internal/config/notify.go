@@ -63,7 +63,7 @@ func checkNotify(c *Config) error {
 		}
 		d := c.Destinations[n.To]
 		if d == nil {
-			fail("to", "destination %q is not configured", n.To)
+			fail("to", "destination %q is not configured%s", n.To, didYouMean(n.To, sortedKeys(c.Destinations), ""))
 			continue
 		}
 		switch mails := !settings.IsZero(d.SMTP); {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
@@ -31,6 +32,9 @@ func Migrate(ctx context.Context, url string) (applied int, err error) {
 		applied, err = applyMigrations(ctx, db)
 		return err
 	})
+	if attempts := (*pgconn.ConnectError)(nil); errors.As(err, &attempts) {
+		return applied, fmt.Errorf("migrate schema: %w", connectError(&cfg.Config, err))
+	}
 	if err != nil {
 		return applied, fmt.Errorf("migrate schema: %w%s%s", err, connectAdvice(err), createRightAdvice(ctx, db, err))
 	}

@@ -38,7 +38,7 @@ func MigrationStatus(ctx context.Context, url string) ([]Migration, error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("read migration status: %w%s", err, connectAdvice(err))
+		return nil, fmt.Errorf("read migration status: %w", connectError(&cfg.Config, err))
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	err = readApplied(ctx, conn, list)

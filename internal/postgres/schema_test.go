@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -110,6 +111,20 @@ func administrator(t *testing.T, db *testkit.DB) func(statement string) {
 
 // If a login lacks the right to create, the error says what an administrator must run, even if the
 // schema exists. With either remedy the migration succeeds.
+func TestMigrate_noServer_namesDatabaseAndRemedy(t *testing.T) {
+	t.Parallel()
+	const url = "postgres://u@127.0.0.1:1/d"
+	_, migrateErr := postgres.Migrate(t.Context(), url)
+	_, statusErr := postgres.MigrationStatus(t.Context(), url)
+	for _, err := range []error{migrateErr, statusErr} {
+		text := fmt.Sprint(err)
+		if strings.Count(text, "refused") != 1 || !strings.Contains(text, `database "d" on `) ||
+			!strings.HasSuffix(text, "check that the server is running and that the URL is correct") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
 func TestMigrate_missingRight_saysWhatToRun(t *testing.T) {
 	t.Parallel()
 	testkit.Database(t) // the template database has already created Postern's roles
