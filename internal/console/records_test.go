@@ -140,7 +140,8 @@ func TestPages_nextStep_isALink(t *testing.T) {
 	for _, c := range []struct{ page, link, text string }{
 		{"events?source=stripe&limit=5", replay + "?source=stripe", "Replay these events…"},
 		{"events?status=dead", retry + "?status=dead", "Retry these events…"},
-		{applied, Prefix + "objects/stripe/customer/cus_0/diff?to=" + filepath.Base(applied), "what this event changed"},
+		{applied, Prefix + "objects/stripe/customer/cus_0/diff?to=" + filepath.Base(applied),
+			"what this event changed"},
 		{applied, replay + "?ids=" + filepath.Base(applied), "Replay…"},
 		{pending, Prefix + "health", "1 event has no outcome yet, the oldest since"},
 		{"rejections", Prefix + "runs/new/reconcile?source=stripe", "The source stripe keeps 1 rejected deliveries"},
