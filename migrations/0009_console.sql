@@ -32,6 +32,7 @@ CREATE TABLE processes (
   not_ready        text NOT NULL,
   config_loaded_at timestamptz NOT NULL,
   config_digest    text NOT NULL,
+  config_problem   text NOT NULL,
   can_reprocess    boolean NOT NULL,
   CHECK (kind IN ('gateway', 'processor', 'serve', 'dev'))
 )
@@ -51,6 +52,8 @@ COMMENT ON COLUMN processes.not_ready IS 'Reason why it cannot do its work. Empt
 COMMENT ON COLUMN processes.config_loaded_at IS 'Time at which it loaded its current sources and rules.';
 COMMENT ON COLUMN processes.config_digest IS
   'Digest of the sections that are reloaded, without secrets. Processes with equal sections have the same digest.';
+COMMENT ON COLUMN processes.config_problem IS
+  'Why it does not use the configuration as it is in the file now. Empty if it does.';
 COMMENT ON COLUMN processes.can_reprocess IS
   'True if it can reprocess rejections: it has the signing secrets, and may append.';
 

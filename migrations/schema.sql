@@ -2033,6 +2033,7 @@ CREATE TABLE postern.processes (
     not_ready text NOT NULL,
     config_loaded_at timestamp with time zone NOT NULL,
     config_digest text NOT NULL,
+    config_problem text NOT NULL,
     can_reprocess boolean NOT NULL,
     CONSTRAINT processes_kind_check CHECK ((kind = ANY (ARRAY['gateway'::text, 'processor'::text, 'serve'::text, 'dev'::text])))
 )
@@ -2063,6 +2064,8 @@ COMMENT ON COLUMN postern.processes.not_ready IS 'Reason why it cannot do its wo
 COMMENT ON COLUMN postern.processes.config_loaded_at IS 'Time at which it loaded its current sources and rules.';
 
 COMMENT ON COLUMN postern.processes.config_digest IS 'Digest of the sections that are reloaded, without secrets. Processes with equal sections have the same digest.';
+
+COMMENT ON COLUMN postern.processes.config_problem IS 'Why it does not use the configuration as it is in the file now. Empty if it does.';
 
 COMMENT ON COLUMN postern.processes.can_reprocess IS 'True if it can reprocess rejections: it has the signing secrets, and may append.';
 

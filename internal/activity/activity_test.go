@@ -21,7 +21,8 @@ func newReporter(t *testing.T, db *testkit.DB, id string) *activity.Reporter {
 	return &activity.Reporter{Pool: db.Role(t, "operator"), Logger: testkit.Logger(t),
 		Process: activity.Process{ID: id, Kind: activity.Gateway, Host: "here", PID: 7, Version: "v1"},
 		State: func(context.Context) activity.State {
-			return activity.State{NotReady: "no\x00 disk", ConfigLoaded: 10 * time.Second, CanReprocess: true}
+			return activity.State{NotReady: "no\x00 disk", ConfigLoaded: 10 * time.Second, CanReprocess: true,
+				ConfigProblem: "a\x00 typo"}
 		},
 		Counters: prometheus.NewRegistry(), Started: time.Now().Add(-time.Minute), Interval: 10 * time.Millisecond}
 }
@@ -41,9 +42,9 @@ func TestReporter_process_isListedUntilItStops(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
 	db.Exec(t, `INSERT INTO processes SELECT 'lost', 'dev', 'x', 1, '', '', now(), now() - interval '61 minutes', '',
-		now(), '', false`)
+		now(), '', '', false`)
 	db.Exec(t, `INSERT INTO processes SELECT 'quiet', 'processor', 'x', 1, '', '', now(), now() - interval '59 minutes',
-		'', now(), '', false`)
+		'', now(), '', '', false`)
 	r := newReporter(t, db, "one")
 	stop := start(t, r)
 	var found []activity.Process
@@ -65,6 +66,7 @@ func TestReporter_process_isListedUntilItStops(t *testing.T) {
 	one.StartedAt, one.ReportedAt, one.ConfigLoadedAt = events.Instant{}, events.Instant{}, events.Instant{}
 	want := r.Process
 	want.NotReady, want.CanReprocess, want.Reports = "no\ufffd disk", true, true
+	want.ConfigProblem = "a\ufffd typo"
 	testkit.Equal(t, "process", want, one)
 	if quiet := found[1]; quiet.ID != "quiet" || quiet.Reports {
 		t.Errorf("a process that does not report: %+v", quiet)
@@ -76,7 +78,8 @@ func TestReporter_process_isListedUntilItStops(t *testing.T) {
 func TestProcesses_pages_followKindAndHost(t *testing.T) {
 	t.Parallel()
 	db := testkit.Database(t)
-	db.Exec(t, `INSERT INTO processes SELECT id, kind, host, 1, '', '', now(), now(), '', now(), '', false FROM (VALUES
+	db.Exec(t, `INSERT INTO processes SELECT id, kind, host, 1, '', '', now(), now(), '', now(), '', '', false FROM
+		(VALUES
 		('a', 'processor', 'x'), ('b', 'gateway', 'y'), ('c', 'gateway', 'x'), ('d', 'gateway', 'y'))
 		v (id, kind, host)`)
 	operator, cursor, ids := db.Role(t, "operator"), "", ""

@@ -44,6 +44,9 @@ type Process struct {
 	// no secret.
 	ConfigLoadedAt events.Instant `json:"config_loaded_at"`
 	ConfigDigest   string         `json:"config_digest"`
+	// ConfigProblem is why the process does not use the configuration as it is in the file now: an
+	// error of the last reload, or settings that need a restart; "" if it does.
+	ConfigProblem string `json:"config_problem"`
 	// CanReprocess: it can reprocess rejections, because it has the signing secrets and may append.
 	CanReprocess bool `json:"can_reprocess"`
 	// Reports: its last report is not older than 30 seconds.
@@ -57,19 +60,22 @@ type State struct {
 	// ConfigLoaded is the time from the start of the process until it loaded its configuration.
 	ConfigLoaded time.Duration
 	ConfigDigest string
-	CanReprocess bool
+	// ConfigProblem is why the process does not use the configuration as it is in the file now; ""
+	// if it does.
+	ConfigProblem string
+	CanReprocess  bool
 }
 
 const (
 	// reportProcessSQL takes all times from the database's clock. $7 is the age of the process.
 	reportProcessSQL = `
 INSERT INTO processes AS p (id, kind, host, pid, version, admin_address, started_at, reported_at, not_ready,
-	config_loaded_at, config_digest, can_reprocess)
-SELECT $1, $2, $3, $4, $5, $6, now.at - $7::interval, now.at, $8, now.at - $7::interval + $9::interval, $10, $11
+	config_loaded_at, config_digest, can_reprocess, config_problem)
+SELECT $1, $2, $3, $4, $5, $6, now.at - $7::interval, now.at, $8, now.at - $7::interval + $9::interval, $10, $11, $12
 FROM (SELECT clock_now() AS at) now
 ON CONFLICT (id) DO UPDATE SET reported_at = excluded.reported_at, not_ready = excluded.not_ready,
 	config_loaded_at = p.started_at + $9::interval, config_digest = excluded.config_digest,
-	can_reprocess = excluded.can_reprocess`
+	can_reprocess = excluded.can_reprocess, config_problem = excluded.config_problem`
 
 	// deleteLostProcessesSQL reads the whole table, which has a row for each process.
 	deleteLostProcessesSQL = `DELETE FROM processes WHERE reported_at < clock_now() - interval '1 hour'`
@@ -78,7 +84,7 @@ ON CONFLICT (id) DO UPDATE SET reported_at = excluded.reported_at, not_ready = e
 
 	processesSQL = `
 SELECT id, kind, host, pid, version, admin_address, started_at, reported_at, not_ready, config_loaded_at, config_digest,
-	can_reprocess, reported_at >= clock_now() - interval '30 seconds'
+	config_problem, can_reprocess, reported_at >= clock_now() - interval '30 seconds'
 FROM processes WHERE (kind, host, id) > ($1, $2, $3) ORDER BY kind, host, id LIMIT $4`
 )
 
@@ -86,7 +92,8 @@ FROM processes WHERE (kind, host, id) > ($1, $2, $3) ORDER BY kind, host, id LIM
 func (r *Reporter) reportProcess(ctx context.Context) error {
 	p, s := r.Process, r.State(ctx)
 	_, err := r.Pool.Exec(ctx, reportProcessSQL, p.ID, p.Kind, p.Host, p.PID, p.Version, p.AdminAddress,
-		time.Since(r.Started), events.SanitizeText(s.NotReady), s.ConfigLoaded, s.ConfigDigest, s.CanReprocess)
+		time.Since(r.Started), events.SanitizeText(s.NotReady), s.ConfigLoaded, s.ConfigDigest, s.CanReprocess,
+		events.SanitizeText(s.ConfigProblem))
 	if err == nil {
 		_, err = r.Pool.Exec(ctx, deleteLostProcessesSQL)
 	}

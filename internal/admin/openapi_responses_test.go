@@ -220,8 +220,8 @@ func (b *testBundle) filled(t *testing.T) {
 		INSERT INTO spools (spool, location, drained_at, reported_at, deliveries, bytes)
 			VALUES ('other', 'here:/spool', '-infinity', now(), NULL, NULL);
 		INSERT INTO processes (id, kind, host, pid, version, admin_address, started_at, reported_at, not_ready,
-			config_loaded_at, config_digest, can_reprocess)
-			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), 'no', now(), '', true);
+			config_loaded_at, config_digest, config_problem, can_reprocess)
+			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), 'no', now(), '', 'a typo', true);
 		INSERT INTO verify_reports (stored_by, report) VALUES ('ada@here', '{"at": "2026-01-02T03:04:05Z",
 			"checked": {"keys": 1}, "spools": [{"dir": "/spool", "files": [{"name": "a", "state": "damaged",
 			"oldest": "2026-01-02T03:04:05Z"}]}], "waiting": [{"work": "events", "count": 1,

@@ -91,6 +91,9 @@ func (a *App) state(ctx context.Context) activity.State {
 	loaded, sources := a.configLoaded.Load(), a.currentConfig.Load().Sources
 	s := activity.State{ConfigLoaded: loaded.after, ConfigDigest: loaded.digest,
 		CanReprocess: a.Gateway && len(sources) > 0}
+	if problem := a.configProblem.Load(); problem != nil {
+		s.ConfigProblem = *problem
+	}
 	if err := a.Ready(ctx); err != nil {
 		s.NotReady = cmp.Or(err.Error(), "not ready")
 	}

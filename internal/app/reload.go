@@ -92,6 +92,7 @@ func (r *reloader) reload(ctx context.Context) {
 		r.retryLater = postgres.IsUnavailable(err)
 	}
 	if err == nil {
+		r.configProblem.Store(needRestart(r.loader.NeedRestart(cfg)))
 		r.results.WithLabelValues("ok").Inc()
 		r.last.SetToCurrentTime()
 		return
@@ -99,6 +100,8 @@ func (r *reloader) reload(ctx context.Context) {
 	if ctx.Err() != nil || r.retryLater && wasRetry {
 		return
 	}
+	r.configProblem.Store(new("the changed configuration cannot be loaded, the old sources stay in use: " +
+		err.Error()))
 	r.Logger.Error("cannot reload the configuration, the old sources stay in use; correct it, and it is read again",
 		"error", err)
 	// Count after the log line, so that the log has the reason when the counter changes.
@@ -107,6 +110,14 @@ func (r *reloader) reload(ctx context.Context) {
 
 var errNoSources = errors.New("the configuration has no sources any more, so every delivery would be rejected: to " +
 	"stop receiving, stop the process")
+
+// needRestart says which changed settings need a restart; nil if none does.
+func needRestart(names []string) *string {
+	if len(names) == 0 {
+		return nil
+	}
+	return new("changed settings that need a restart: " + strings.Join(names, ", "))
+}
 
 // apply registers new sources and replaces the sources. The processor comes first, so that it knows
 // every source that the gateway accepts.
@@ -154,8 +165,8 @@ func (r *reloader) apply(ctx context.Context, cfg *config.Config) error {
 	if r.gateway != nil {
 		r.gateway.Replace(gatewaySources(cfg, known))
 	}
-	if names := r.loader.NeedRestart(cfg); len(names) > 0 {
-		r.Logger.Warn("changed settings that need a restart: " + strings.Join(names, ", "))
+	if problem := needRestart(r.loader.NeedRestart(cfg)); problem != nil {
+		r.Logger.Warn(*problem)
 	}
 	attrs := append([]any{"sources", len(cfg.Sources)}, changedSources(r.current, cfg)...)
 	if n := len(cfg.AllSchedules()); n > 0 {

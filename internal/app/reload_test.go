@@ -92,6 +92,7 @@ func startReloading(t *testing.T, sources string, every time.Duration) *reloadin
 	r := newReloading(t, nil)
 	r.begin(t, sources, app.Options{Gateway: true, Processor: true, Tune: func(tuning *app.Tuning) {
 		tuning.ReloadInterval = every
+		reportOften(tuning)
 		impatient(tuning)
 	}})
 	return r
@@ -151,6 +152,18 @@ func (r *reloading) reloaded(t *testing.T, result string, n int) {
 	testkit.Eventually(t, time.Minute, func() error {
 		if got := r.reloads(t, result); got < n {
 			return fmt.Errorf("%d reloads %s, want %d; log:\n%s", got, result, n, r.log)
+		}
+		return nil
+	})
+}
+
+// reportsProblem waits until the process reports a problem with its configuration that is like a
+// pattern.
+func (r *reloading) reportsProblem(t *testing.T, pattern string) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if n := r.db.QueryStrings(t, `SELECT id FROM processes WHERE config_problem LIKE $1`, pattern); len(n) != 1 {
+			return fmt.Errorf("%q, want %q", r.db.QueryStrings(t, `SELECT config_problem FROM processes`), pattern)
 		}
 		return nil
 	})
@@ -352,6 +365,12 @@ func TestReload_changedFiles_areApplied(t *testing.T) {
 	if n := r.reads.Load(); n != 3 {
 		t.Errorf("the configuration was loaded %d times, want once and for each of two changes", n)
 	}
+	r.reportsProblem(t, "changed settings that need a restart: ingest.deadline")
+	r.write(t, "  a: {provider: strip}\n")
+	r.reportsProblem(t, "the changed configuration cannot be loaded, the old sources stay in use: %strip%")
+	r.head = strings.Replace(r.head, "deadline: 3s, ", "", 1)
+	r.write(t, inFile)
+	r.reportsProblem(t, "")
 }
 
 // A reload waits for an unavailable database and does not fail permanently.

@@ -54,6 +54,7 @@ func overviewPage(ctx context.Context, r *request) (*view, error) {
 // path of the API's list.
 var attentionPages = map[string]string{
 	"dead_outcomes": "failures?status=dead", "spools_not_empty": "health#spools", "processes_not_ready": "#processes",
+	"outdated_configurations": "#processes",
 }
 
 // attentionBlock lists what needs an operator, with how long it has.
@@ -182,9 +183,13 @@ func (r *request) processesBlock(ctx context.Context) (block, error) {
 		case p.NotReady != "":
 			state = cell{Text: "not ready", Badge: true, Tone: "bad", Sub: visible(p.NotReady)}
 		}
+		loaded := r.at(p.ConfigLoadedAt)
+		if p.ConfigProblem != "" {
+			loaded.Sub = sentence(p.ConfigProblem)
+		}
 		name := text(p.Kind)
 		name.Sub = p.Host + " " + strconv.Itoa(p.PID)
-		t.Rows = append(t.Rows, []cell{name, state, text(p.Version), r.at(p.StartedAt), r.at(p.ConfigLoadedAt),
+		t.Rows = append(t.Rows, []cell{name, state, text(p.Version), r.at(p.StartedAt), loaded,
 			code(p.AdminAddress)})
 	}
 	b := block{ID: "processes", Heading: "Processes", Table: t}

@@ -29,8 +29,8 @@ type SummaryItem struct {
 	// One of events_without_outcome (for more than a minute), dead_outcomes, failed_runs (of the
 	// last 24 hours), runs_awaiting_approval, rebuilds_awaiting_decision,
 	// effects_awaiting_approval, effects_needing_review, effects_with_unknown_outcome,
-	// refetches_suspended, silent_types, spools_not_empty, processes_not_ready, or
-	// sources_only_rejected (of the last 15 minutes).
+	// refetches_suspended, silent_types, spools_not_empty, processes_not_ready,
+	// outdated_configurations, or sources_only_rejected (of the last 15 minutes).
 	Kind string `json:"kind"`
 	// Count is the number of things, and stops at 1000. AtLeast: there may be more.
 	Count   int64 `json:"count"`
@@ -74,6 +74,8 @@ var attentions = []attention{
 		"%s spools have deliveries that are not in the log", "/spools", nil},
 	{"processes_not_ready", "a process is not ready, or does not report",
 		"%s processes are not ready, or do not report", "/processes", nil},
+	{"outdated_configurations", "a process uses an older configuration than its file has",
+		"%s processes use an older configuration than their file has", "/processes", nil},
 	{"silent_types", "an event type has become silent", "%s event types have become silent", "/source-types",
 		map[string]string{"silent": "true"}},
 	{"rebuilds_awaiting_decision", "a rebuild awaits a decision: swap or discard its staged objects",
@@ -127,10 +129,13 @@ UNION ALL
 SELECT 9, count(*), min(p.reported_at), clock_now() FROM (SELECT reported_at FROM processes
   WHERE not_ready <> '' OR reported_at < clock_now() - interval '30 seconds' LIMIT $1) p
 UNION ALL
-SELECT 10, count(*), min(t.last_at), clock_now() FROM (SELECT t.last_at FROM source_types t
+SELECT 10, count(*), min(p.config_loaded_at), clock_now() FROM (SELECT config_loaded_at FROM processes
+  WHERE config_problem <> '' LIMIT $1) p
+UNION ALL
+SELECT 11, count(*), min(t.last_at), clock_now() FROM (SELECT t.last_at FROM source_types t
   WHERE ` + activity.IsSilentSQL + ` LIMIT $1) t
 UNION ALL
-SELECT 11, count(*), min(r.updated_at), clock_now() FROM (SELECT r.updated_at FROM runs r
+SELECT 12, count(*), min(r.updated_at), clock_now() FROM (SELECT r.updated_at FROM runs r
   JOIN checkpoints c ON c.job = r.job AND c.run = r.run
   WHERE r.job = 'rebuild' AND r.status = 'paused' AND r.ended_at IS NULL AND c.cursor >= r.bound LIMIT $1) r`
 

@@ -76,8 +76,11 @@ func TestSummarize_eachKind_isListedWithItsList(t *testing.T) {
 			oldest_at)
 			VALUES ('a', '', '-infinity', now(), 3, 100, now())`, "spools"},
 		{"processes_not_ready", `INSERT INTO processes (id, kind, host, pid, version, admin_address, started_at,
-			reported_at, not_ready, config_loaded_at, config_digest, can_reprocess)
-			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), 'no', now(), '', true)`, "processes"},
+			reported_at, not_ready, config_loaded_at, config_digest, config_problem, can_reprocess)
+			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), 'no', now(), '', '', true)`, "processes"},
+		{"outdated_configurations", `INSERT INTO processes (id, kind, host, pid, version, admin_address, started_at,
+			reported_at, not_ready, config_loaded_at, config_digest, config_problem, can_reprocess)
+			VALUES ('one', 'gateway', 'here', 7, '1', '', now(), now(), '', now(), '', 'a typo', true)`, "processes"},
 		{"silent_types", `INSERT INTO source_types VALUES (1, 'a', now() - interval '9 days', now() - 
 			interval '5 hours', 20)`, "source_types"},
 		{"rebuilds_awaiting_decision", insertRun + `'paused', '', '{}', now(), NULL, 5, now()); ` + insertCheckpoint,
