@@ -27,11 +27,15 @@ func helpPage(_ context.Context, r *request) (*view, error) {
 	for _, d := range helpDocuments {
 		docs.Rows = append(docs.Rows, []cell{code(d[0]), text(d[1])})
 	}
-	v.Blocks = []block{{ID: "keys", Heading: "Keys", Text: "Keys need script. Every page works without it.",
+	v.Blocks = []block{{ID: "keys", Heading: "Keys", Text: "Keys need script, and every page works without it. The " +
+		"menu at your name turns keys off.",
 		Table: keys}, {ID: "words", Heading: "Words", Table: words}, {ID: "documentation", Heading: "Documentation",
-		Text: "These pages are in the folder docs of the source code of this version.", Table: docs}}
+		Text: "These pages are in the source code, and at " + repository + ".", Table: docs}}
 	return v, nil
 }
+
+// repository has the source code with the pages of the documentation.
+const repository = "https://github.com/postern-gateway/postern"
 
 // helpWords are the words that an operator needs first. docs/reference/glossary.md has all.
 var helpWords = [][2]string{

@@ -47,7 +47,7 @@ type part struct {
 type frame struct {
 	*view
 	Instance, Version, Who, Role, Nonce, FormToken, Theme, Zone, Clock, Self, SearchText string
-	ReadOnly, LoggedIn, Open                                                             bool
+	ReadOnly, LoggedIn, Open, KeysOff                                                    bool
 	// Notice is the result of the change before the page.
 	Notice *note
 	Nav    []navGroup
@@ -84,7 +84,8 @@ func (r *request) frame(v *view) *frame {
 	f := &frame{view: v, Instance: r.c.Name, Version: r.c.Version, Who: r.who.name, Role: string(r.who.role),
 		Nonce: r.nonce, FormToken: r.who.formToken, Theme: themeOf(r.Request), Zone: r.zone.String(),
 		Clock: r.now.In(r.zone).Format("15:04:05"), Self: r.page(), ReadOnly: r.c.ReadOnly,
-		LoggedIn: r.who.name != "", Open: !r.c.RequireTokens, SearchText: r.URL.Query().Get("q")}
+		LoggedIn: r.who.name != "", Open: !r.c.RequireTokens, KeysOff: keysOff(r.Request),
+		SearchText: r.URL.Query().Get("q")}
 	for _, g := range navigation {
 		group := navGroup{Heading: g.Heading}
 		for _, item := range g.Items {

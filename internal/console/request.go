@@ -98,6 +98,7 @@ func formToken(key []byte) string {
 const (
 	zoneCookie  = "postern_zone"
 	themeCookie = "postern_theme"
+	keysCookie  = "postern_keys"
 )
 
 // zoneOf returns the time zone in which the browser wants times; UTC unless it says otherwise.
@@ -111,6 +112,12 @@ func zoneOf(r *http.Request) *time.Location {
 		return time.UTC
 	}
 	return zone
+}
+
+// keysOff reports that the browser wants no keys, because other programs use them.
+func keysOff(r *http.Request) bool {
+	c, err := r.Cookie(keysCookie)
+	return err == nil && c.Value == "off"
 }
 
 func themeOf(r *http.Request) string {

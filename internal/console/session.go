@@ -161,7 +161,7 @@ func (c *Console) logout(w http.ResponseWriter, hr *http.Request) {
 	http.Redirect(w, hr, Prefix, http.StatusSeeOther)
 }
 
-// saveSettings stores the browser's time zone and theme in cookies.
+// saveSettings stores the browser's time zone and theme in cookies, and whether keys are off.
 func (c *Console) saveSettings(w http.ResponseWriter, hr *http.Request) {
 	const year = 365 * 24 * 3600
 	if zone := hr.PostFormValue("zone"); zone != "" && len(zone) <= 64 {
@@ -174,6 +174,12 @@ func (c *Console) saveSettings(w http.ResponseWriter, hr *http.Request) {
 		setCookie(w, hr, themeCookie, theme, year)
 	case "system":
 		setCookie(w, hr, themeCookie, "", -1)
+	}
+	switch keys := hr.PostFormValue("keys"); keys {
+	case "off":
+		setCookie(w, hr, keysCookie, keys, year)
+	case "on":
+		setCookie(w, hr, keysCookie, "", -1)
 	}
 	http.Redirect(w, hr, ownPath(hr.PostFormValue("next")), http.StatusSeeOther)
 }

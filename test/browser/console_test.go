@@ -29,6 +29,13 @@ func TestConsole_keys_reachAnEvent(t *testing.T) {
 	b.waitFor(`location.pathname.startsWith("/console/events/") && document.readyState === "complete"`)
 	b.do(chromedp.KeyEvent("/"))
 	b.waitFor(`document.activeElement.name === "q"`)
+	eval[bool](b, `document.querySelector("details.who").open = true`)
+	b.do(chromedp.SetValue(`select[name="keys"]`, "off"), chromedp.Click(`form[action="/console/settings"] button`))
+	b.waitFor(`document.documentElement.dataset.keys === "off" && document.readyState === "complete"`)
+	b.do(chromedp.KeyEvent("/"))
+	if eval[bool](b, `document.activeElement.name === "q"`) {
+		t.Error("a key works although keys are off")
+	}
 }
 
 const foreignElements = "iframe, img, object, embed, [onload], [onerror], form[action^=http], #main ~ #main, " +

@@ -25,6 +25,7 @@
     all[row].scrollIntoView({block: "nearest"});
   };
   document.addEventListener("keydown", (e) => {
+    if (document.documentElement.dataset.keys === "off") return;
     if (e.ctrlKey || e.metaKey || e.altKey || typing(e)) return;
     if (afterG) {
       afterG = false;
