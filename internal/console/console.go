@@ -82,6 +82,7 @@ type Console struct {
 	logins    *loginLimiter
 	rates     runRates
 	badges    badges
+	recent    recentSessions
 	// formKey signs the forms of browsers without a session.
 	formKey []byte
 	handler http.Handler

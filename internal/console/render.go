@@ -183,7 +183,7 @@ func problemView(r *request, p *admin.Problem) *view {
 	} else if r.Method == http.MethodGet && p.Status >= http.StatusInternalServerError {
 		v.Blocks = []block{{Text: "The rest of the console may work. This page was requested at " +
 			r.now.In(r.zone).Format(time.TimeOnly) + ".", Fields: []field{{"Try again", []cell{link(r.URL.Path,
-			r.URL.RequestURI())}}}}}
+			r.URL.RequestURI())}}, {"What works", []cell{link("Health", path("health"))}}}}}
 	}
 	return v
 }

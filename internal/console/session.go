@@ -38,8 +38,9 @@ func cookieName(r *http.Request) string {
 }
 
 // operatorOf identifies the operator by the session. Where no token is required, a browser without
-// session may do everything. used: the operator sent the request. Errors: errNoSession, and those
-// of the database.
+// session may do everything. used: the operator sent the request. While the database is unavailable,
+// a session that was valid a short time ago can still read pages, because some tell what happens.
+// Errors: errNoSession, and those of the database.
 func (c *Console) operatorOf(r *http.Request, used bool) (operator, error) {
 	cookie, err := r.Cookie(cookieName(r))
 	if err == nil {
@@ -47,16 +48,64 @@ func (c *Console) operatorOf(r *http.Request, used bool) (operator, error) {
 		defer cancel()
 		s, err := adminauth.FindSession(ctx, c.Sessions, cookie.Value, used)
 		if err == nil {
-			return operator{s.Token, s.Role, formToken([]byte(cookie.Value))}, nil
+			who := operator{s.Token, s.Role, formToken([]byte(cookie.Value))}
+			c.recent.put(who, c.Now())
+			return who, nil
 		}
 		if !errors.Is(err, adminauth.ErrUnknownToken) {
+			who, ok := c.recent.find(formToken([]byte(cookie.Value)), c.Now())
+			if ok && r.Method == http.MethodGet {
+				return who, nil
+			}
 			return operator{formToken: formToken([]byte(cookie.Value))}, err
 		}
+		c.recent.remove(formToken([]byte(cookie.Value)))
 	}
 	if c.RequireTokens {
 		return operator{}, errNoSession
 	}
 	return operator{role: adminauth.Operator, formToken: formToken(c.formKey)}, nil
+}
+
+const (
+	// recentFor is for how long a session is known without the database.
+	recentFor = 15 * time.Minute
+	// maxRecent limits the memory for sessions.
+	maxRecent = 1000
+)
+
+// recentSessions are the operators of sessions that the database had a short time ago, by their
+// form tokens: those are digests, from which the secrets of sessions cannot be made.
+type recentSessions struct {
+	mu  sync.Mutex
+	all map[string]recentSession
+}
+
+type recentSession struct {
+	operator
+	at time.Time
+}
+
+func (s *recentSessions) put(who operator, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.all) >= maxRecent || s.all == nil {
+		s.all = map[string]recentSession{}
+	}
+	s.all[who.formToken] = recentSession{who, now}
+}
+
+func (s *recentSessions) find(formToken string, now time.Time) (operator, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found, ok := s.all[formToken]
+	return found.operator, ok && now.Sub(found.at) < recentFor
+}
+
+func (s *recentSessions) remove(formToken string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, formToken)
 }
 
 func (c *Console) addSessionRoutes(mux *http.ServeMux) {
@@ -150,6 +199,7 @@ func (c *Console) logout(w http.ResponseWriter, hr *http.Request) {
 		if cookie, cookieErr := hr.Cookie(cookieName(hr)); cookieErr == nil {
 			ctx, cancel := context.WithTimeout(hr.Context(), PageTimeout)
 			defer cancel()
+			c.recent.remove(r.who.formToken)
 			err = adminauth.DeleteSession(ctx, c.Sessions, cookie.Value)
 		}
 	}

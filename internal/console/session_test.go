@@ -10,7 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/postern-gateway/postern/internal/admin"
+
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -187,6 +189,41 @@ func TestSession_end_needsALogin(t *testing.T) {
 	if opens(used) {
 		t.Error("a session is open after 12 hours")
 	}
+}
+
+// While the database is unavailable, a session that was valid a short time ago reads pages that need
+// no database. It changes nothing, and other browsers stay outside.
+func TestSession_databaseUnavailable_readsPages(t *testing.T) {
+	t.Parallel()
+	var sessions *pgxpool.Pool
+	now := time.Now()
+	e := newEnv(t, requireTokens, func(o *Options) {
+		var err error
+		sessions, err = pgxpool.NewWithConfig(t.Context(), o.Pages.Config())
+		testkit.Must(t, err)
+		t.Cleanup(sessions.Close)
+		o.Sessions, o.Now = sessions, func() time.Time { return now }
+	})
+	recent, other := e.login(t, "recent", adminauth.Operator), e.login(t, "other", adminauth.Operator)
+	form := recent.get(t, "/console/refetches")
+	out := e.login(t, "out", adminauth.Operator)
+	out.get(t, "/console/help")
+	_, err := adminauth.RevokeToken(t.Context(), e.pool, "out")
+	testkit.Must(t, err)
+	out.get(t, "/console/help").want(t, "a revoked token", http.StatusSeeOther)
+	sessions.Close()
+	for _, row := range []struct {
+		name    string
+		browser *browser
+		want    int
+	}{{"a recent session", recent, 200}, {"a session without a request", other, 500}, {"a revoked token", out, 500}} {
+		row.browser.get(t, "/console/help").want(t, row.name, row.want)
+	}
+	recent.submit(t, form, "Request a refetch", "p.source", "stripe", "p.type", "customer", "p.object_id", "cus_1").
+		want(t, "a change", http.StatusInternalServerError)
+	e.db.WantRows(t, 0, "refetch_requests")
+	now = now.Add(recentFor)
+	recent.get(t, "/console/help").want(t, "later", http.StatusInternalServerError)
 }
 
 // Only paths of the console are places to go to after a login or a change.
