@@ -59,8 +59,8 @@ func environmentBlocks(ctx context.Context, r *request) ([]block, error) {
 		return nil, err
 	}
 	columns := []string{"Check", "Verdict", "Found", "What to do"}
-	problems := &table{Columns: columns, Empty: "All checks of this process have passed, as of " +
-		r.at(found.At).Text + ".", Command: "postern doctor", Curl: curlLine(r, "/api/v1/doctor", nil)}
+	problems := &table{Columns: columns, Empty: "All checks of this process have passed.", Command: "postern doctor",
+		Curl: curlLine(r, "/api/v1/doctor", nil)}
 	passed := &table{Columns: columns[:3]}
 	for i := range found.Checks {
 		c := &found.Checks[i]
@@ -71,7 +71,8 @@ func environmentBlocks(ctx context.Context, r *request) ([]block, error) {
 			problems.Rows = append(problems.Rows, append(row, text(c.Advice)))
 		}
 	}
-	return []block{{ID: "environment", Heading: "Environment of this process", Table: problems},
+	return []block{{ID: "environment", Heading: "Environment of this process", Text: "Checked at " +
+		r.shortTime(found.At.Time).Text + ".", Table: problems},
 		{Heading: fmt.Sprintf("%d passed checks", len(passed.Rows)), Table: passed, Folded: true}}, nil
 }
 

@@ -33,8 +33,8 @@ func TestWorkPages_noneAndMany_sayWhatIsThere(t *testing.T) {
 		"audit":              {"No entry matches the filter."},
 		"retention":          {"Events30 days", "Keyswithout limit", "Retention has not run yet."},
 		"redactions":         {"Nothing was redacted."},
-		"health": {"Events without an outcome0", "NATS does not respond", "No gateway has registered a " +
-			"spool.", "No report is stored. Run postern verify --store-report"},
+		"health": {"Checked at ", "Events without an outcome0", "NATS does not respond",
+			"No gateway has registered a spool.", "No report is stored. Run postern verify --store-report"},
 		"help": {"g uRuns", "docs/reference/glossary.md"},
 	})
 	e.fill(t, "")

@@ -20,8 +20,8 @@ type DoctorReport struct {
 	Warnings int            `json:"warnings"`
 }
 
-// Doctor checks the environment of this process, at most once a minute, or once in ten seconds
-// while there are errors. Concurrent callers get the same report.
+// Doctor checks the environment of this process, at most once in 5 seconds. Concurrent callers get
+// the same report.
 type Doctor struct {
 	// Options returns what to check.
 	Options func() doctor.Options
@@ -31,9 +31,9 @@ type Doctor struct {
 }
 
 const (
-	// doctorAge is how long a report is returned again; doctorErrorAge is the same for a report
-	// with errors.
-	doctorAge, doctorErrorAge = time.Minute, 10 * time.Second
+	// doctorAge is how long a report is returned again: a page that is read again after an outage
+	// began must not show a report from before it.
+	doctorAge = 5 * time.Second
 	// doctorTimeout limits all checks together.
 	doctorTimeout = 15 * time.Second
 )
@@ -47,18 +47,9 @@ type doctorRun struct {
 }
 
 // isCurrent returns true if the run still checks, or if its report may be returned again.
-func (r *doctorRun) isCurrent() bool {
-	if r.report == nil {
-		return true
-	}
-	age := doctorAge
-	if r.report.Errors > 0 {
-		age = doctorErrorAge
-	}
-	return time.Since(r.reportedAt) < age
-}
+func (r *doctorRun) isCurrent() bool { return r.report == nil || time.Since(r.reportedAt) < doctorAge }
 
-// Examine returns a report that is at most a minute old. Errors: that of ctx.
+// Examine returns a report that was complete at most 5 seconds ago. Errors: that of ctx.
 func (d *Doctor) Examine(ctx context.Context) (*DoctorReport, error) {
 	d.mu.Lock()
 	run := d.current
