@@ -246,3 +246,12 @@ func TestOwnPath_otherAddresses_areReplaced(t *testing.T) {
 		}
 	}
 }
+
+// A stream that ends with its session must not get the page of the login, which has no events.
+func TestTail_withoutSession_isUnauthorized(t *testing.T) {
+	t.Parallel()
+	p := newEnv(t, requireTokens).browser().get(t, Prefix+"events/tail")
+	if p.status != http.StatusUnauthorized || p.body != "" {
+		t.Errorf("%d to %q with %q", p.status, p.header.Get("Location"), p.body)
+	}
+}

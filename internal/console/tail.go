@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -50,6 +51,10 @@ func (c *Console) tail(w http.ResponseWriter, hr *http.Request) {
 	if err == nil {
 		batches, err = c.Follower.Subscribe(hr.Context(), p)
 	}
+	if errors.Is(err, errNoSession) { // a redirect to the login would look like an empty stream
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
 	if err != nil {
 		c.fail(w, r, err)
 		return
@@ -65,7 +70,7 @@ func (c *Console) tail(w http.ResponseWriter, hr *http.Request) {
 }
 
 func readTailParams(r *request, p *operations.TailParams) error {
-	texts, err := queryTexts(r.URL)
+	texts, err := r.queryTexts()
 	if err != nil {
 		return err
 	}

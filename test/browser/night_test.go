@@ -36,6 +36,18 @@ func TestRun_typedReason_staysDuringRefreshes(t *testing.T) {
 	colleague.says("The reason that you entered: too late", "Back to the page")
 }
 
+// A list that follows new events says that it does not, when the session has ended.
+func TestTail_sessionEnds_saysSo(t *testing.T) {
+	b := login(t, "nils", "reader")
+	b.allowed = []string{"401"}
+	b.visit("/console/events?live=1")
+	b.says("New events appear on top.")
+	_, err := guarded.postern("token", "revoke", "nils", "--reason", "a test")
+	must(t, err)
+	b.says("New events do not appear: your session has ended. Reload the page to log in.")
+	b.saysNot("New events appear on top.")
+}
+
 // A session that ends while the operator fills in a form loses nothing of what he entered.
 func TestSession_endedBeforeAForm_keepsTheReason(t *testing.T) {
 	guarded.accept(t, "stripe", stripeSecret, stripeEvent("evt_night", "invoice.paid", "in_night", time.Now()))

@@ -156,8 +156,10 @@ func TestTail_filterScrollAndLostConnection_showsEachEventOnce(t *testing.T) {
 	shows(8)
 	way.cut(true)
 	send("offline", 3)
+	b.says("New events do not appear: the connection is lost. The page tries again.")
 	way.cut(false)
 	shows(11)
+	b.says("New events appear on top.")
 }
 
 // Events are dead because of the configuration. After its repair the operator retries them, with a

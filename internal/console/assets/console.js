@@ -48,6 +48,16 @@
   const live = document.getElementById("live");
   if (live) {
     const button = document.createElement("button");
+    const state = document.querySelector("p.live");
+    const following = state.firstChild.data;
+    const report = (isLost, text) => {
+      state.classList.toggle("lost", isLost);
+      state.firstChild.data = text;
+      if (isLost) document.getElementById("announce").textContent = text;
+    };
+    live.addEventListener("htmx:sse:error", (e) => report(true, "New events do not appear: " + (e.detail.status === 401
+      ? "your session has ended. Reload the page to log in. " : "the connection is lost. The page tries again. ")));
+    live.addEventListener("htmx:sse:after:connection", () => report(false, following));
     const away = () => live.getBoundingClientRect().top < 0;
     const show = () => {
       for (const waiting of live.querySelectorAll("tr[hidden]")) waiting.hidden = false;
@@ -61,7 +71,7 @@
       if (away()) for (const r of added) r.hidden = true;
       const waiting = live.querySelectorAll("tr[hidden]").length;
       const text = (n) => n + (n === 1 ? " new event" : " new events");
-      if (waiting) { button.textContent = text(waiting) + " above"; document.querySelector("p.live").append(button); }
+      if (waiting) { button.textContent = text(waiting) + " above"; state.append(button); }
       document.getElementById("announce").textContent = text(waiting || added.length);
       while (live.rows.length > 500) live.lastElementChild.remove();
     }).observe(live, {childList: true});
