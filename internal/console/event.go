@@ -50,10 +50,16 @@ func eventPage(ctx context.Context, r *request) (*view, error) {
 		v.Notes = append(v.Notes, pendingNote(r, &waiting.Unapplied))
 	}
 	v.Blocks = append(v.Blocks, block{Timeline: r.newTimeline("Times of this event", eventMoments(r, e,
-		related.Items))}, block{Actions: eventActions(r, e)}, receiptBlock(r, e), verificationBlock(r, e))
-	x := operations.ExplainVerification(r.c.endpoints(), e.Source, e.Headers, e.Body, e.ReceivedAt.Time)
-	if x != nil && e.Origin == events.OriginWebhook { // the provider's API signs nothing
-		v.Blocks = append(v.Blocks, signedBytesBlock(x))
+		related.Items))}, block{Actions: eventActions(r, e)}, receiptBlock(r, e))
+	hasContent := e.DroppedAt == nil && e.RedactedAt == nil
+	if e.DroppedAt == nil {
+		v.Blocks = append(v.Blocks, verificationBlock(r, e))
+	}
+	if hasContent && e.Origin == events.OriginWebhook { // the provider's API signs nothing
+		x := operations.ExplainVerification(r.c.endpoints(), e.Source, e.Headers, e.Body, e.ReceivedAt.Time)
+		if x != nil {
+			v.Blocks = append(v.Blocks, signedBytesBlock(x))
+		}
 	}
 	v.Blocks = append(v.Blocks, outcomeBlock(r, e))
 	if len(related.Items) > 0 {
@@ -68,7 +74,7 @@ func eventPage(ctx context.Context, r *request) (*view, error) {
 	if fields := headerFields(e.Headers); len(fields) > 0 {
 		v.Blocks = append(v.Blocks, block{ID: "headers", Heading: "Stored headers", Fields: fields, Folded: true})
 	}
-	if e.DroppedAt == nil && e.RedactedAt == nil {
+	if hasContent {
 		v.Blocks = append(v.Blocks, block{ID: "body", Heading: "Body",
 			Document: newDocument(e.Body, eventPath(e.ID)+"?download")})
 	}

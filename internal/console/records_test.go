@@ -180,3 +180,27 @@ func TestPages_unknownParameter_isRejected(t *testing.T) {
 		b.get(t, Prefix+page+"?sorce=x").want(t, page, http.StatusBadRequest, "sorce", "does not exist")
 	}
 }
+
+// Without its content, an event cannot be verified again. That says nothing about the secret.
+func TestEvent_redactedOrDropped_isNotVerifiedAgain(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	b := e.browser()
+	event := e.add(t, thing{key: "evt_1", eventType: "customer.updated", body: "{}", status: "applied"})
+	page := Prefix + "events/" + id(event)
+	b.get(t, page).want(t, "stored", http.StatusOK, "Signed bytes, verified again", "The secret or the configuration")
+	e.db.Exec(t, `INSERT INTO redacted_events (event, run, at) VALUES ($1, 1, now())`, event)
+	e.db.Exec(t, `INSERT INTO dropped_partitions (name, id_from, id_to, retained_to, events, bytes, run, ready_at,
+		dropped_at, updated_at) VALUES ('old', 1000, 2000, 0, 0, 0, 1, now(), now(), now())`)
+	e.db.Exec(t, `INSERT INTO outcomes SELECT (jsonb_populate_record(o, '{"event_id": 1500}')).* FROM outcomes o`)
+	for path, texts := range map[string][]string{page: {"were redacted at", "Verification", "first"},
+		Prefix + "events/1500": {"Retention dropped the day of this event"}} {
+		p := b.get(t, path)
+		p.want(t, path, http.StatusOK, texts...)
+		for _, wrong := range []string{"verified again", "The secret or the configuration", "No signature"} {
+			if strings.Contains(p.text(), wrong) {
+				t.Errorf("%s says %q: %s", path, wrong, p.text())
+			}
+		}
+	}
+}
