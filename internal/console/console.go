@@ -164,7 +164,7 @@ func (c *Console) serve(p page) http.Handler {
 			err = checkAddress(hr.URL)
 		}
 		if err == nil {
-			r.texts, err = queryTexts(hr.URL)
+			r.texts, err = r.queryTexts()
 		}
 		if err == nil {
 			ctx, cancel := context.WithTimeout(hr.Context(), PageTimeout)

@@ -11,7 +11,12 @@ import (
 func failuresPage(ctx context.Context, r *request) (*view, error) {
 	texts := r.texts
 	var p operations.FailureParams
-	if err := operations.Parse(&p, texts); err != nil {
+	filter, err := r.filterOf(ctx, p, []string{"status", "source", "type", "object_type", "since"}, nil,
+		[]preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"last 24 hours", "?since=24h"}})
+	if err == nil {
+		err = operations.Parse(&p, texts)
+	}
+	if err != nil {
 		return nil, err
 	}
 	found, err := operations.FailuresByReason(ctx, r.c.Pages, p)
@@ -22,12 +27,7 @@ func failuresPage(ctx context.Context, r *request) (*view, error) {
 		Columns: []string{"Reason", "Status", "Events", "Sources", "Types", "First", "Last", "Example", ""},
 		Empty: "No event has failed or is dead. An event appears here if a " +
 			"processor cannot apply it. A failed one is tried again automatically; a dead one is not."}
-	b := block{Table: t, Filter: makeFilter(r.URL.Path, p, texts, []string{"status", "source", "type", "object_type",
-		"since"}, nil, []preset{{"dead", "?status=dead"}, {"failed", "?status=failed"}, {"last 24 hours",
-		"?since=24h"}})}
-	if err := r.offerSources(ctx, b.Filter.Main); err != nil {
-		return nil, err
-	}
+	b := block{Table: t, Filter: filter}
 	for i := range found.Items {
 		t.Rows = append(t.Rows, failureRow(r, &found.Items[i], texts))
 	}

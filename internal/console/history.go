@@ -52,15 +52,20 @@ func historyBlocks(ctx context.Context, r *request, name operations.ObjectName) 
 	}
 	if len(found.Items) > 0 {
 		all = append(all, block{ID: "at", Heading: "State at a time", Folded: true, Text: "Shows the state that the " +
-			"mirror or the provider had at a time, as the source reads the event now.", Filter: &filter{
-			Path: path("objects", name.Source, name.Type, name.ID, "at"), Hidden: []value{{"account", *name.Account}},
-			Label: "Show", Main: []input{{Name: "time", Label: "time", Kind: "text", Required: true,
-				Suggestions: timeSuggestions, Help: "an RFC 3339 time, or how long ago: 1h"},
-				{Name: "order", Label: "state of", Kind: "select", Required: true, Value: operations.ByApplication,
-					Choices: []value{{"the mirror, as events arrived", operations.ByApplication},
-						{"the provider, with late events", operations.ByOccurrence}}}}}})
+			"mirror or the provider had at a time, as the source reads the event now.",
+			Filter: objectAtFilter(name, "", operations.ByApplication)})
 	}
 	return all, nil
+}
+
+// objectAtFilter is the form that leads to the state of an object at a time.
+func objectAtFilter(name operations.ObjectName, at, order string) *filter {
+	return &filter{Path: path("objects", name.Source, name.Type, name.ID, "at"), Hidden: []value{{"account",
+		accountOf(name)}}, Label: "Show", Main: []input{{Name: "time", Label: "time", Kind: "text", Required: true,
+		Suggestions: timeSuggestions, Help: "a time as the pages show it, or how long ago: 1h", Value: at},
+		{Name: "order", Label: "state of", Kind: "select", Required: true, Value: order,
+			Choices: []value{{"the mirror, as events arrived", operations.ByApplication},
+				{"the provider, with late events", operations.ByOccurrence}}}}}
 }
 
 func historyCommand(name operations.ObjectName) string {
@@ -230,6 +235,7 @@ func objectAtPage(ctx context.Context, r *request) (*view, error) {
 	texts := r.texts
 	p := operations.ObjectAtParams{ObjectName: r.objectName()}
 	delete(texts, "account")
+	r.filter = objectAtFilter(p.ObjectName, texts["time"], texts["order"])
 	if err := operations.Parse(&p, texts, "source", "type", "id", "account"); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -56,7 +57,11 @@ func (l list[P, T]) page() page {
 		live := l.follow != nil && texts[liveMark] == "1"
 		delete(texts, liveMark)
 		var p P
-		if err := operations.Parse(&p, texts); err != nil {
+		filter, err := r.filterOf(ctx, p, l.main, l.aliases, l.presets)
+		if err == nil {
+			err = operations.Parse(&p, texts)
+		}
+		if err != nil {
 			return nil, err
 		}
 		found, err := l.read(ctx, r.c.Pages, p)
@@ -84,10 +89,6 @@ func (l list[P, T]) page() page {
 			}
 			r.offerLive(t, texts, live, newest)
 		}
-		filter := makeFilter(r.URL.Path, p, texts, l.main, l.aliases, l.presets)
-		if err := r.offerSources(ctx, filter.Main); err != nil {
-			return nil, err
-		}
 		b := block{Table: t, Filter: filter}
 		if len(v.Blocks) > 0 { // the filter selects the other blocks too
 			v.Blocks = slices.Insert(v.Blocks, 0, block{Filter: filter})
@@ -106,9 +107,11 @@ func (l list[P, T]) embed(r *request, items []T, empty string) *table {
 	return &table{Columns: l.columns, Rows: rows(r, items, l.row), Empty: empty}
 }
 
-// queryTexts returns the parameters of an address. A submitted form leads to the address without
-// its empty fields. Errors: events.ErrInvalid for a doubled parameter, *redirectError.
-func queryTexts(u *url.URL) (map[string]string, error) {
+// queryTexts returns the parameters of an address. A submitted form leads to the address of its
+// page: without empty fields and surrounding spaces, and with times that name their zone. Errors:
+// events.ErrInvalid for a doubled parameter, *redirectError.
+func (r *request) queryTexts() (map[string]string, error) {
+	u := r.URL
 	texts := map[string]string{}
 	for name, given := range u.Query() {
 		if len(given) > 1 {
@@ -120,12 +123,46 @@ func queryTexts(u *url.URL) (map[string]string, error) {
 		return texts, nil
 	}
 	delete(texts, formMark)
-	maps.DeleteFunc(texts, func(_, text string) bool { return strings.TrimSpace(text) == "" })
+	for name, text := range texts {
+		texts[name] = strings.TrimSpace(text)
+		if slices.Contains(timeParams, name) {
+			texts[name] = r.localTime(texts[name], strings.HasSuffix(name, "until"))
+		}
+	}
+	maps.DeleteFunc(texts, func(_, text string) bool { return text == "" })
 	to := u.Path
 	if len(texts) > 0 {
 		to += "?" + encode(texts)
 	}
 	return nil, &redirectError{to}
+}
+
+// timeParams are the parameters of filters that are times.
+var timeParams = []string{"since", "until", "occurred_since", "occurred_until", "time"}
+
+// localTime reads a time as the pages show it: a date, a time of today, or both, in the operator's
+// zone. The result names the zone. When clocks go back, an hour comes twice: isEnd takes the second
+// one. Another text stays as it is.
+func (r *request) localTime(text string, isEnd bool) string {
+	for _, layout := range []string{time.DateTime, "2006-01-02 15:04", time.DateOnly, time.TimeOnly, "15:04"} {
+		at, err := time.ParseInLocation(layout, text, r.zone)
+		if err != nil {
+			continue
+		}
+		if at.Year() == 0 { // the layout has no date
+			y, m, d := r.now.In(r.zone).Date()
+			at = time.Date(y, m, d, at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), r.zone)
+		}
+		other := at.Add(-time.Hour)
+		if isEnd {
+			other = at.Add(time.Hour)
+		}
+		if other.Format(time.DateTime) == at.Format(time.DateTime) {
+			at = other
+		}
+		return at.Format(time.RFC3339Nano)
+	}
+	return text
 }
 
 func encode(texts map[string]string) string {
@@ -139,9 +176,12 @@ func encode(texts map[string]string) string {
 // timeSuggestions are relative times that a filter offers.
 var timeSuggestions = []string{"15m", "1h", "6h", "24h", "7d", "30d"}
 
-// makeFilter makes the form of a list from the parameters of its operation.
-func makeFilter(address string, params any, texts map[string]string, main, aliases []string, presets []preset) *filter {
-	f := &filter{Path: address}
+// filterOf makes the form of a page from the parameters of its operation. Call it before they are
+// read: a page about an invalid parameter has the form too.
+func (r *request) filterOf(ctx context.Context, params any, main, aliases []string, presets []preset) (*filter,
+	error) {
+	texts, f := r.texts, &filter{Path: r.URL.Path}
+	r.filter = f
 	for _, p := range operations.Params(params, "cursor") {
 		if texts[p.Name] == "" && slices.Contains(aliases, p.Name) {
 			continue
@@ -159,9 +199,9 @@ func makeFilter(address string, params any, texts map[string]string, main, alias
 		return slices.Index(main, a.Name) - slices.Index(main, b.Name)
 	})
 	for _, p := range presets {
-		f.Presets = append(f.Presets, link(p.label, address+p.query))
+		f.Presets = append(f.Presets, link(p.label, f.Path+p.query))
 	}
-	return f
+	return f, r.offerSources(ctx, f.Main)
 }
 
 // maxOfferedSources is the number of sources up to which a filter offers them in a list.
@@ -210,9 +250,10 @@ func inputOf(p *operations.Param) input {
 // label is a parameter's name in words.
 func label(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
-// commandLine is the command for the same list.
+// commandLine is the command for the same list; "" on a later page: commands have no cursors, and
+// list as much as their limit says.
 func commandLine(command string, texts map[string]string) string {
-	if command == "" {
+	if command == "" || texts["cursor"] != "" {
 		return ""
 	}
 	line := "postern " + command

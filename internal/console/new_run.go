@@ -39,7 +39,12 @@ func newReplay(ctx context.Context, r *request) (*view, error) {
 	texts := r.texts
 	on := takeSwitches(texts)
 	var p operations.ReplayParams
-	if err := operations.Parse(&p, texts); err != nil {
+	f, err := r.runFilter(ctx, p, []string{"source", "type", "object_type", "object_id", "status", "since",
+		"until", "mode"}, "rate")
+	if err == nil {
+		err = operations.Parse(&p, texts)
+	}
+	if err != nil {
 		return nil, err
 	}
 	params, err := p.Replay(ctx, r.c.Pages)
@@ -48,11 +53,6 @@ func newReplay(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Kind: "New run", Title: "Replay events", Text: "A replay applies stored events again. Choose the " +
 		"events, check the preview, then start the run below."}
-	f, err := r.runFilter(ctx, p, []string{"source", "type", "object_type", "object_id", "status", "since",
-		"until", "mode"}, "rate")
-	if err != nil {
-		return nil, err
-	}
 	size, err := operations.PreviewReplay(ctx, r.c.Pages, params, on.exact)
 	if timedOut(err) {
 		v.Blocks = []block{{Filter: f, Notes: []note{uncounted(r, texts)}}}
@@ -282,7 +282,12 @@ func newRetry(ctx context.Context, r *request) (*view, error) {
 	texts := r.texts
 	on := takeSwitches(texts)
 	var p operations.RetryParams
-	if err := operations.Parse(&p, texts); err != nil {
+	f, err := r.runFilter(ctx, p, []string{"source", "status", "failure", "type", "object_type", "object_id",
+		"since", "until"}, "rate")
+	if err == nil {
+		err = operations.Parse(&p, texts)
+	}
+	if err != nil {
 		return nil, err
 	}
 	params, err := p.Retry(ctx, r.c.Pages)
@@ -291,11 +296,6 @@ func newRetry(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Kind: "New run", Title: "Retry failed events", Text: "A retry applies failed and dead events again. " +
 		"Fix the cause first, or they fail again."}
-	f, err := r.runFilter(ctx, p, []string{"source", "status", "failure", "type", "object_type", "object_id",
-		"since", "until"}, "rate")
-	if err != nil {
-		return nil, err
-	}
 	size, err := params.Preview(ctx, r.c.Pages, on.exact)
 	if timedOut(err) {
 		v.Blocks = []block{{Filter: f, Notes: []note{uncounted(r, texts)}}}
@@ -373,15 +373,15 @@ func newRebuild(ctx context.Context, r *request) (*view, error) {
 	texts := r.texts
 	on := takeSwitches(texts)
 	var p operations.RebuildParams
-	if err := operations.Parse(&p, texts, "swap"); err != nil {
+	f, err := r.runFilter(ctx, p, []string{"source", "type"}, "object_type", "swap")
+	if err == nil {
+		err = operations.Parse(&p, texts, "swap")
+	}
+	if err != nil {
 		return nil, err
 	}
 	v := &view{Kind: "New run", Title: "Rebuild objects", Text: "A rebuild makes the objects of a source again from " +
 		"the log, alongside the live ones. Then its page shows a comparison, and offers the swap."}
-	f, err := r.runFilter(ctx, p, []string{"source", "type"}, "object_type", "swap")
-	if err != nil {
-		return nil, err
-	}
 	v.Blocks = []block{{Filter: f}}
 	if p.Source == "" {
 		v.Blocks = append(v.Blocks, block{Notes: []note{{Tone: "info", Text: "Name the source first."}}})

@@ -115,16 +115,16 @@ func newestScanBlock(r *request, newest []runs.Run) block {
 func newReconciliation(ctx context.Context, r *request) (*view, error) {
 	texts := r.texts
 	var p operations.ReconcileParams
-	if err := operations.Parse(&p, texts); err != nil {
+	f, err := r.runFilter(ctx, p, []string{"source", "account", "object_type", "object_id", "objects", "full", "since",
+		"until", "dry_run"}, "type")
+	if err == nil {
+		err = operations.Parse(&p, texts)
+	}
+	if err != nil {
 		return nil, err
 	}
 	v := &view{Kind: "New run", Title: "Reconcile", Text: "Compares the log or the mirror with the provider's API, " +
 		"and adds what is missing. Choose what to compare, then start the run below."}
-	f, err := r.runFilter(ctx, p, []string{"source", "account", "object_type", "object_id", "objects", "full", "since",
-		"until", "dry_run"}, "type")
-	if err != nil {
-		return nil, err
-	}
 	v.Blocks = []block{{Filter: f}}
 	if p.Source == "" {
 		v.Blocks = append(v.Blocks, block{Notes: []note{{Tone: "info", Text: "Name the source first."}}})
@@ -195,11 +195,11 @@ func stayBlock(sentences ...string) block {
 // runFilter is the form that selects what a new run does. The controls that the form for its start
 // has, and those named in without, are left out.
 func (r *request) runFilter(ctx context.Context, params any, main []string, without ...string) (*filter, error) {
-	f := makeFilter(r.URL.Path, params, r.texts, main, nil, nil)
+	f, err := r.filterOf(ctx, params, main, nil, nil)
 	without = append(without, "reason", "idempotency_key", "limit")
 	f.Others = slices.DeleteFunc(f.Others, func(in input) bool { return slices.Contains(without, in.Name) })
 	f.OthersSet = slices.ContainsFunc(f.Others, func(in input) bool { return in.Value != "" })
-	return f, r.offerSources(ctx, f.Main)
+	return f, err
 }
 
 // with returns the address of this page with other parameters; "" removes one.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
 )
 
@@ -169,7 +170,7 @@ func (r *request) limitAction(a *action) {
 // problemView is the page of an error.
 func problemView(r *request, p *admin.Problem) *view {
 	v := &view{Kind: fmt.Sprintf("Error %d", p.Status), Title: sentenceCase(p.Title),
-		Notes: []note{{Tone: "bad", Text: visible(p.Detail)}}}
+		Notes: []note{{Tone: "bad", Text: visible(strings.TrimPrefix(p.Detail, events.ErrInvalid.Error()+": "))}}}
 	if matches := matchTable(r, p); matches != nil {
 		v.Blocks = []block{{Table: matches}}
 	}
@@ -184,6 +185,9 @@ func problemView(r *request, p *admin.Problem) *view {
 		v.Blocks = []block{{Text: "The rest of the console may work. This page was requested at " +
 			r.now.In(r.zone).Format(time.TimeOnly) + ".", Fields: []field{{"Try again", []cell{link(r.URL.Path,
 			r.URL.RequestURI())}}, {"What works", []cell{link("Health", path("health"))}}}}}
+	}
+	if r.filter != nil && p.Status < http.StatusInternalServerError {
+		v.Blocks = append(v.Blocks, block{Filter: r.filter})
 	}
 	return v
 }

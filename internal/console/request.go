@@ -27,6 +27,8 @@ type request struct {
 	nonce string
 	// texts are the parameters of the page.
 	texts map[string]string
+	// filter is the form with these parameters; nil for a page that has none.
+	filter *filter
 	// badges are how many things wait for an operator, by the address of their page in the menu.
 	badges map[string]int64
 }
