@@ -69,13 +69,7 @@ func newDocument(body []byte, raw string) *document {
 		p := &treeParser{decoder: json.NewDecoder(bytes.NewReader(body))}
 		p.decoder.UseNumber()
 		if root, err := p.document(); err == nil {
-			d.Root = root
-			if p.cut {
-				d.Note = fmt.Sprintf("The page shows the first %s values, to a depth of %d.",
-					groupDigits(maxDocumentNodes), maxDocumentDepth)
-			} else if p.size <= maxDocumentBytes {
-				d.Note = ""
-			}
+			d.Root, d.Note = root, p.note()
 			return d
 		}
 	}
@@ -104,7 +98,22 @@ type treeParser struct {
 	decoder *json.Decoder
 	nodes   int
 	size    int
-	cut     bool
+	// cut: the rest of the values is not shown. shortened: the rest of a long text is not.
+	cut, shortened bool
+}
+
+// note says what is not shown.
+func (p *treeParser) note() string {
+	var all []string
+	if p.cut {
+		all = append(all, fmt.Sprintf("The page shows the first %s values or %d KB.", groupDigits(maxDocumentNodes),
+			maxDocumentBytes>>10))
+	}
+	if p.shortened {
+		all = append(all, fmt.Sprintf("The page shows the first %s characters of a longer text.",
+			groupDigits(maxStringRunes)))
+	}
+	return strings.Join(all, " ")
 }
 
 // document reads the only value of a text.
@@ -160,7 +169,7 @@ func (p *treeParser) valueOf(t json.Token, name string, depth int) (*node, error
 // shorten returns what is shown of a text.
 func (p *treeParser) shorten(s string) string {
 	if runes := []rune(s); len(runes) > maxStringRunes {
-		p.cut = true
+		p.shortened = true
 		return visible(string(runes[:maxStringRunes])) + "…"
 	}
 	return visible(s)

@@ -64,7 +64,7 @@ func TestNewDocument_largeAndDeepBodies_areCut(t *testing.T) {
 		note string
 	}{
 		"small":        {`{"a":[1,null,"x"]}`, true, ""},
-		"long string":  {`{"a":"` + strings.Repeat("x", 2000) + `"}`, true, "2,000 values"},
+		"long string":  {`{"a":"` + strings.Repeat("x", 2000) + `"}`, true, "first 1,024 characters of a longer text"},
 		"deep":         {nested, false, ""},
 		"many members": {members, true, "2,000 values"},
 		"10 MB":        {`"` + strings.Repeat("x", 10<<20) + `"`, false, "64 KB of 10,485,762 bytes"},
