@@ -212,6 +212,10 @@ func (c *Console) fail(w http.ResponseWriter, r *request, err error) {
 		_, _ = w.Write(file.body) // the client may have disconnected
 		return
 	}
+	if errors.Is(err, errNoSession) && isScript(r.Request) { // the login is no part of a page
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
 	if errors.Is(err, errNoSession) {
 		if r.URL.Path == changePath {
 			setNotice(w, r, "Not done: "+shorten(r.PostFormValue("label"), 100).Text+". Your session had ended."+

@@ -86,9 +86,13 @@ func (c *Console) newRequest(w http.ResponseWriter, hr *http.Request) (*request,
 	r := &request{Request: hr, c: c, zone: zoneOf(hr), now: c.Now(), nonce: rand.Text()}
 	w.Header().Set("Content-Security-Policy", pagePolicy(r.nonce))
 	var err error
-	r.who, err = c.operatorOf(hr, hr.Header.Get("HX-Request") == "")
+	r.who, err = c.operatorOf(hr, !isScript(hr))
 	return r, err
 }
+
+// isScript reports whether a page sends the request without its operator, to be read again or to
+// follow events.
+func isScript(hr *http.Request) bool { return hr.Header.Get("HX-Request") != "" }
 
 // formToken signs the forms of a session, or of all browsers on this machine.
 func formToken(key []byte) string {

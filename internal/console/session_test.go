@@ -247,11 +247,16 @@ func TestOwnPath_otherAddresses_areReplaced(t *testing.T) {
 	}
 }
 
-// A stream that ends with its session must not get the page of the login, which has no events.
-func TestTail_withoutSession_isUnauthorized(t *testing.T) {
+// A page that is read again, or that follows events, does not get the login in place of its
+// content.
+func TestPages_readAgainWithoutSession_areUnauthorized(t *testing.T) {
 	t.Parallel()
-	p := newEnv(t, requireTokens).browser().get(t, Prefix+"events/tail")
-	if p.status != http.StatusUnauthorized || p.body != "" {
-		t.Errorf("%d to %q with %q", p.status, p.header.Get("Location"), p.body)
+	b := newEnv(t, requireTokens).browser()
+	b.headers.Set("HX-Request", "true")
+	for _, page := range []string{"", "health", "events/tail"} {
+		p := b.get(t, Prefix+page)
+		if p.status != http.StatusUnauthorized || p.body != "" {
+			t.Errorf("%s: %d to %q with %q", page, p.status, p.header.Get("Location"), p.body)
+		}
 	}
 }

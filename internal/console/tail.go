@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -50,10 +49,6 @@ func (c *Console) tail(w http.ResponseWriter, hr *http.Request) {
 	}
 	if err == nil {
 		batches, err = c.Follower.Subscribe(hr.Context(), p)
-	}
-	if errors.Is(err, errNoSession) { // a redirect to the login would look like an empty stream
-		w.WriteHeader(http.StatusUnauthorized)
-		return
 	}
 	if err != nil {
 		c.fail(w, r, err)

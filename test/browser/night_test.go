@@ -1,6 +1,7 @@
 package browser_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +47,37 @@ func TestTail_sessionEnds_saysSo(t *testing.T) {
 	must(t, err)
 	b.says("New events do not appear: your session has ended. Reload the page to log in.")
 	b.saysNot("New events appear on top.")
+}
+
+// A page that cannot be read again says so, and keeps what the operator has entered.
+func TestHealth_serverUnreachableOrSessionEnded_saysFromWhenItIs(t *testing.T) {
+	way, err := newLink("tcp", strings.TrimPrefix(guarded.Console, "http://"))
+	must(t, err)
+	defer func() { _ = way.Close() }()
+	token, err := guarded.postern("token", "create", "--name", "olga", "--role", "operator")
+	must(t, err)
+	b := openOn(t, &running{Console: "http://" + way.Addr().String()})
+	b.allowed = []string{"ERR_", "401"}
+	b.visit("/console/login?next=/console/health")
+	b.enter(token)
+	b.at("/console/health")
+	clock := `document.getElementById("clock").innerText`
+	first := eval[string](b, clock)
+	b.click("Republish now")
+	b.do(chromedp.SendKeys(`details.action[open] [name="p.reason"]`, "entered"))
+	b.waitFor(clock + " !== " + quote(first)) // the page was read again
+	way.cut(true)
+	b.says("The server does not respond.")
+	b.waitFor(`document.querySelector("p.outdated").innerText.includes(` + clock + `)`)
+	way.cut(false)
+	b.waitFor(`!document.querySelector("p.outdated")`)
+	_, err = guarded.postern("token", "revoke", "olga", "--reason", "a test")
+	must(t, err)
+	b.says("Your session has ended. The page is from")
+	reason := eval[string](b, `document.querySelector('details.action[open] [name="p.reason"]').value`)
+	if reason != "entered" {
+		t.Errorf("the reason is %q", reason)
+	}
 }
 
 // A session that ends while the operator fills in a form loses nothing of what he entered.

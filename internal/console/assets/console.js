@@ -44,6 +44,20 @@
     if (keyed.matches("input")) keyed.focus(); else keyed.click();
   });
 
+  // A page that cannot be read again keeps its content, and says from when it is.
+  const main = document.getElementById("main");
+  const outdated = (cause, remedy) => {
+    const note = main.querySelector("p.outdated") ?? document.createElement("p");
+    note.className = "note bad outdated";
+    note.role = "alert";
+    note.textContent = `${cause} The page is from ${document.getElementById("clock").innerText}. ${remedy}`;
+    if (!note.isConnected) main.prepend(note);
+  };
+  main.addEventListener("htmx:error", () => outdated("The server does not respond.", "It is read again soon."));
+  main.addEventListener("htmx:response:error", (e) => {
+    if (e.detail.ctx.response.status === 401) outdated("Your session has ended.", "Reload it to log in.");
+  });
+
   // A list that follows new events keeps its newest rows. While the operator reads further down, new rows wait.
   const live = document.getElementById("live");
   if (live) {
