@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/postern-gateway/postern/internal/operations"
 )
@@ -23,6 +24,9 @@ func findPage(ctx context.Context, r *request) (*view, error) {
 	if len(found.Items) == 1 {
 		return nil, &redirectError{foundPath(&found.Items[0])}
 	}
+	if bare := strings.TrimFunc(q, isQuotation); len(found.Items) == 0 && bare != q && bare != "" {
+		return nil, &redirectError{query(path("find"), "q", bare)}
+	}
 	v.Title = fmt.Sprintf("Found: %d", len(found.Items))
 	t := &table{Columns: []string{"Kind", "Id", "Source", "Description", "Time"}, Empty: "Nothing has the id " +
 		visible(q) + ". A rejected delivery is not an event: search in the rejections of its source. If " +
@@ -38,6 +42,11 @@ func findPage(ctx context.Context, r *request) (*view, error) {
 		v.Notes = []note{{Tone: "info", Text: "There may be more than these."}}
 	}
 	return v, nil
+}
+
+// isQuotation reports whether a character surrounds an id that was copied from a log or a chat.
+func isQuotation(c rune) bool {
+	return strings.ContainsRune("\"'`,;", c) || unicode.IsSpace(c) || isHidden(c)
 }
 
 // foundPath is the page of a thing that was found.

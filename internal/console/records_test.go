@@ -204,3 +204,25 @@ func TestEvent_redactedOrDropped_isNotVerifiedAgain(t *testing.T) {
 		}
 	}
 }
+
+// An id that was copied with the quotation marks of a log or a chat is found without them.
+func TestFind_quotedID_leadsToItsPage(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	b := e.browser()
+	e.add(t, thing{key: "evt_1", eventType: "customer.updated", objectType: "customer", objectID: "it's", body: "{}",
+		state: "{}", status: "applied"})
+	event := e.add(t, thing{key: "'quoted'", eventType: "customer.updated", body: "{}", status: "applied"})
+	for given, want := range map[string]string{
+		`"evt_1",`:            query(path("find"), "q", "evt_1"),
+		"\u200b`evt_1`\u00a0": query(path("find"), "q", "evt_1"),
+		"it's":                path("objects", "stripe", "customer", "it's"),
+		"'quoted'":            eventPath(event),
+	} {
+		p := b.get(t, query(path("find"), "q", given))
+		if got := p.header.Get("Location"); p.status != http.StatusSeeOther || got != want {
+			t.Errorf("%q: %d to %s, want %s", given, p.status, got, want)
+		}
+	}
+	b.get(t, query(path("find"), "q", `"",`)).want(t, "only quotation marks", http.StatusOK, "Nothing has the id")
+}
