@@ -89,6 +89,21 @@ func TestFilter_submittedTexts_areTrimmedAndNameTheirZone(t *testing.T) {
 	}
 }
 
+func TestCommandLine_values_areThoseOfFlags(t *testing.T) {
+	t.Parallel()
+	for want, texts := range map[string]map[string]string{
+		"postern objects list": nil,
+		"postern objects list --deleted=false --object-type 'it'\\''s 1' --source shop": {"source": "shop",
+			"object_type": "it's 1", "deleted": "false"},
+		"postern objects list --ambiguous=true": {"ambiguous": "true"},
+		"":                                      {"cursor": "x"},
+	} {
+		if got := commandLine("objects list", texts); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
 // A command has no cursor, so a later page offers only the request.
 func TestList_laterPage_offersNoCommand(t *testing.T) {
 	t.Parallel()

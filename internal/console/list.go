@@ -258,7 +258,11 @@ func commandLine(command string, texts map[string]string) string {
 	}
 	line := "postern " + command
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		line += " --" + strings.ReplaceAll(name, "_", "-") + " " + quote(texts[name])
+		separator := " "
+		if texts[name] == "true" || texts[name] == "false" { // of a flag that needs no value
+			separator = "="
+		}
+		line += " --" + strings.ReplaceAll(name, "_", "-") + separator + quote(texts[name])
 	}
 	return line
 }

@@ -1,6 +1,12 @@
 package browser_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -114,5 +120,40 @@ func TestSession_endedBeforeAForm_keepsTheReason(t *testing.T) {
 	second.says("The reason that you entered: second", "Back to the page")
 	if sent := mails.received("in_night"); len(sent) > 1 {
 		t.Errorf("the destination got %q", sent)
+	}
+}
+
+// The command and the request below a list, executed by a shell as they are, return its rows.
+func TestLists_copiedCommandAndRequest_returnTheRows(t *testing.T) {
+	const object = `it's 5 "of" $HOME & more`
+	instance.accept(t, "stripe", stripeSecret, fmt.Sprintf(`{"id": "evt_copied", "object": "event", "created": %d,
+		"type": "customer.updated", "data": {"object": {"id": %q, "object": "customer"}}}`, time.Now().Unix(), object))
+	b := open(t)
+	b.find("evt_copied")
+	b.says("The outcome is applied")
+	for _, address := range []string{"events?" + url.Values{"object_id": {object}, "since": {"1h"}}.Encode(),
+		"objects?deleted=false&" + url.Values{"id": {object}}.Encode(), "events?source=shopify",
+		"events?body=" + url.QueryEscape("data.object.id="+object), "outcomes?status=applied&" +
+			url.Values{"object_id": {object}}.Encode()} {
+		b.visit("/console/" + address)
+		rows := eval[int](b, `document.querySelectorAll("tbody tr").length`)
+		lines := eval[[]string](b, `[...document.querySelectorAll("details.copy pre")].map(p => p.textContent)`)
+		if rows == 0 || len(lines) != 2 {
+			t.Errorf("%s: %d rows, %q", address, rows, lines)
+			continue
+		}
+		lines[0] += " -o json --dir " + instance.dir
+		for i, line := range lines {
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+			cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"))
+			out, err := cmd.Output()
+			var of struct{ Items []json.RawMessage }
+			if into := []any{&of.Items, &of}[i]; err == nil {
+				err = json.Unmarshal(out, into)
+			}
+			if err != nil || len(of.Items) != rows {
+				t.Errorf("%s returns %d of %d rows: %v", line, len(of.Items), rows, err)
+			}
+		}
 	}
 }
