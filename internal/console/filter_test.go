@@ -34,6 +34,28 @@ func TestFilter_invalidParameter_staysInTheForm(t *testing.T) {
 	}
 }
 
+// A control that selects nothing does not offer to select any: that would not say what happens. A
+// control that can only narrow a list does not offer the opposite.
+func TestRunFilter_switches_nameWhatHappens(t *testing.T) {
+	t.Parallel()
+	b := newEnv(t).browser()
+	for path, want := range map[string]map[string]string{
+		"runs/new/replay":    {"mode": "default", "publish": "no", "status": "any", "source": "any"},
+		"runs/new/reconcile": {"dry_run": "no", "full": "no", "objects": "default", "all_accounts": "no"},
+		"refetches":          {"suspended": "any"}, "objects": {"deleted": "any"},
+	} {
+		p := b.get(t, Prefix+path)
+		for name, unset := range want {
+			if !strings.Contains(p.body, `id="i-`+name+`"><option value="">`+unset+`</option>`) {
+				t.Errorf("%s: the control %s does not begin with %q", path, name, unset)
+			}
+		}
+		if path == "refetches" && strings.Contains(p.body, `<option value="false">no</option>`) {
+			t.Error("refetches: the control offers no, which would select all requests")
+		}
+	}
+}
+
 // The form for an object's state at a time stays too.
 func TestObjectAt_invalidTime_staysInTheForm(t *testing.T) {
 	t.Parallel()

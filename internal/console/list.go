@@ -239,8 +239,10 @@ func inputOf(p *operations.Param) input {
 		}
 	case t == reflect.TypeFor[operations.Time]():
 		in.Suggestions = timeSuggestions
-	case t == reflect.TypeFor[*bool]() || t.Kind() == reflect.Bool:
+	case t == reflect.TypeFor[*bool]():
 		in.Kind, in.Choices = "select", []value{{"yes", "true"}, {"no", "false"}}
+	case t.Kind() == reflect.Bool: // false selects nothing
+		in.Kind, in.Choices = "select", []value{{"yes", "true"}}
 	case p.Name == "limit":
 		in.Kind, in.Choices = "select", []value{{"25", "25"}, {"50", "50"}, {"100", "100"}, {"200", "200"}}
 	}

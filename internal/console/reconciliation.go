@@ -196,6 +196,16 @@ func stayBlock(sentences ...string) block {
 // has, and those named in without, are left out.
 func (r *request) runFilter(ctx context.Context, params any, main []string, without ...string) (*filter, error) {
 	f, err := r.filterOf(ctx, params, main, nil, nil)
+	for _, inputs := range [][]input{f.Main, f.Others} {
+		for i := range inputs {
+			switch in := &inputs[i]; { // those that select nothing
+			case in.Name == "mode" || in.Name == "objects":
+				in.Unset = "default"
+			case len(in.Choices) == 1 && in.Choices[0].Value == "true":
+				in.Unset = "no"
+			}
+		}
+	}
 	without = append(without, "reason", "idempotency_key", "limit")
 	f.Others = slices.DeleteFunc(f.Others, func(in input) bool { return slices.Contains(without, in.Name) })
 	f.OthersSet = slices.ContainsFunc(f.Others, func(in input) bool { return in.Value != "" })

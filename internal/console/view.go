@@ -161,6 +161,8 @@ type input struct {
 	// Kind is the type of the control: text, select, number, checkbox, textarea.
 	Kind    string
 	Choices []value
+	// Unset is the text of the empty choice; "": any.
+	Unset string
 	// Suggestions are values to choose from, in a text.
 	Suggestions []string
 	Required    bool
