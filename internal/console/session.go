@@ -38,9 +38,9 @@ func cookieName(r *http.Request) string {
 }
 
 // operatorOf identifies the operator by the session. Where no token is required, a browser without
-// session may do everything. used: the operator sent the request. While the database is unavailable,
-// a session that was valid a short time ago can still read pages, because some tell what happens.
-// Errors: errNoSession, and those of the database.
+// session may do everything. used: the operator sent the request. While the database is
+// unavailable, a session that was valid a short time ago can still read pages, because some tell
+// what happens. Errors: errNoSession, and those of the database.
 func (c *Console) operatorOf(r *http.Request, used bool) (operator, error) {
 	cookie, err := r.Cookie(cookieName(r))
 	if err == nil {

@@ -191,8 +191,8 @@ func TestSession_end_needsALogin(t *testing.T) {
 	}
 }
 
-// While the database is unavailable, a session that was valid a short time ago reads pages that need
-// no database. It changes nothing, and other browsers stay outside.
+// While the database is unavailable, a session that was valid a short time ago reads pages that
+// need no database. It changes nothing, and other browsers stay outside.
 func TestSession_databaseUnavailable_readsPages(t *testing.T) {
 	t.Parallel()
 	var sessions *pgxpool.Pool
