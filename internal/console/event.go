@@ -142,10 +142,14 @@ func pendingNote(r *request, waiting *processor.PendingCount) note {
 
 // eventMoments are the times of an event, in order.
 func eventMoments(r *request, e *events.EventDetail, related []effects.Effect) []moment {
+	stored := e.StoredAt.Time
+	if stored.Equal(e.ReceivedAt.Truncate(time.Millisecond)) { // its milliseconds are all that is stored
+		stored = e.ReceivedAt.Time
+	}
 	all := []moment{{at: e.OccurredAt.Time, label: "occurred"},
 		{at: verificationOf(e.Verification).SignedAt, label: "signed"},
 		{at: e.ReceivedAt.Time, label: "received", tone: "info", href: "#receipt"},
-		{at: e.StoredAt.Time, label: "stored", tone: "info", href: "#receipt"}}
+		{at: stored, label: "stored", tone: "info", href: "#receipt"}}
 	for i := range e.Outcomes {
 		o := &e.Outcomes[i]
 		label := strings.ReplaceAll(o.Status, "_", " ")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/activity"
 	"github.com/postern-gateway/postern/internal/admin"
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
@@ -109,4 +110,17 @@ func TestProblemView_formOfOtherSession_isNotRepeated(t *testing.T) {
 			t.Errorf("%q: %d forms, want %d", token, len(v.Blocks), want)
 		}
 	}
+}
+
+// The time of storage has only milliseconds. It is not before the receipt for that reason.
+func TestEventMoments_sameMillisecond_storedAfterReceipt(t *testing.T) {
+	t.Parallel()
+	stored := time.Date(2026, 11, 2, 10, 0, 0, 122_000_000, time.UTC)
+	e := &events.EventDetail{}
+	e.StoredAt, e.ReceivedAt = events.Instant{Time: stored}, events.Instant{Time: stored.Add(700 * time.Microsecond)}
+	var labels []string
+	for _, m := range eventMoments(nil, e, nil) {
+		labels = append(labels, m.label)
+	}
+	testkit.Equal(t, "moments", []string{"received", "stored"}, labels)
 }
