@@ -20,7 +20,8 @@ COMMENT ON COLUMN mirror.events.body_json_omitted IS 'The event has a body and b
 COMMENT ON COLUMN mirror.events.redacted IS 'Body and headers were cleared permanently.';
 
 CREATE VIEW mirror.objects AS
-  SELECT s.name AS source, o.account, o.object_type, o.object_id, o.state, o.deleted, o.ambiguous, o.sanitized,
+  SELECT s.name AS source, o.account, o.object_type, o.object_id, o.state,
+    o.deleted OR o.version_at = -9223372036854775808 AS deleted, o.ambiguous, o.sanitized,
     postern.provider_time(o.refetch_after) AS refetch_after,
     postern.version_json(o.version_final, o.version_at, o.version_seen, o.version_rank) AS version,
     o.revision, o.last_event_id, o.rule_version, o.created_at, o.updated_at,
@@ -30,6 +31,7 @@ CREATE VIEW mirror.objects AS
     AND c.object_id = o.object_id;
 COMMENT ON VIEW mirror.objects IS 'The mirror: one row per object. The columns stay the same across releases.';
 COMMENT ON COLUMN mirror.objects.source IS 'Name of the source.';
+COMMENT ON COLUMN mirror.objects.deleted IS 'The object is deleted, or no stored event makes it any more.';
 COMMENT ON COLUMN mirror.objects.refetch_after IS
   'Earliest time, on the provider''s clock, of the refetch that the object needs. Null where it needs none.';
 COMMENT ON COLUMN mirror.objects.version IS

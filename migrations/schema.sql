@@ -853,7 +853,7 @@ CREATE VIEW mirror.objects AS
     o.object_type,
     o.object_id,
     o.state,
-    o.deleted,
+    (o.deleted OR (o.version_at = '-9223372036854775808'::bigint)) AS deleted,
     o.ambiguous,
     o.sanitized,
     postern.provider_time(o.refetch_after) AS refetch_after,
@@ -874,6 +874,8 @@ ALTER TABLE mirror.objects OWNER TO postern_maintenance;
 COMMENT ON VIEW mirror.objects IS 'The mirror: one row per object. The columns stay the same across releases.';
 
 COMMENT ON COLUMN mirror.objects.source IS 'Name of the source.';
+
+COMMENT ON COLUMN mirror.objects.deleted IS 'The object is deleted, or no stored event makes it any more.';
 
 COMMENT ON COLUMN mirror.objects.refetch_after IS 'Earliest time, on the provider''s clock, of the refetch that the object needs. Null where it needs none.';
 

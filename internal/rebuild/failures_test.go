@@ -101,8 +101,9 @@ func TestSwap_liveEventsDead_needsAcceptance(t *testing.T) {
 	if err != nil || page.Dead == nil || page.Dead.Events != int64(len(b.ids)) || page.Dead.Reason != "for a test" {
 		t.Errorf("%+v, %v", page, err)
 	}
-	if ended := b.swap(t, run); ended.Counts[rebuild.Emptied] == 0 {
-		t.Errorf("%v", ended.Counts)
+	if ended := b.swap(t, run); ended.Counts[rebuild.Emptied] == 0 ||
+		int(ended.Counts[rebuild.Emptied]) != int(b.number(t, `SELECT count(*) FROM mirror.objects WHERE deleted`)) {
+		t.Errorf("%v; mirror.objects has other deleted objects", ended.Counts)
 	}
 }
 

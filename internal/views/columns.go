@@ -67,11 +67,12 @@ func (c Column) expression(state string) string {
 // leadingColumns is how many fixed columns are before those that read fields.
 const leadingColumns = 2
 
-// fixedColumns are the columns that every view has. Each reads a column of the objects.
+// fixedColumns are the columns that every view has. Each reads columns of the objects.
 var fixedColumns = []part{
 	{name: "id", reads: "object_id", comment: "The provider's id of the object."},
 	{name: "account", reads: "account", comment: "Tenant inside the source. Empty where there is none."},
-	{name: "deleted", reads: "deleted", comment: "The object does not exist any more; the row is its tombstone."},
+	{name: "deleted", reads: "deleted OR o.version_at = -9223372036854775808",
+		comment: "The object is deleted, or no stored event makes it any more."},
 	{name: "ambiguous", reads: "ambiguous", comment: "The tied states do not tell which of them is current."},
 	{name: "revision", reads: "revision", comment: "Grows with each change of state, deleted or ambiguous."},
 	{name: "updated_at", reads: "updated_at", comment: "Time of the last change of this row."},

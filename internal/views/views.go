@@ -194,8 +194,9 @@ func addIndexes(ctx context.Context, db postgres.Querier, found []View) error {
 // part is a column of a view. It reads a column of the objects, or a field of the state.
 type part struct {
 	name, comment string
-	reads         string
-	column        *Column
+	// reads is the column, or an expression that begins with one and has the others with o.
+	reads  string
+	column *Column
 }
 
 func fieldPart(c Column) part { return part{name: c.Name, comment: c.comment(), column: &c} }

@@ -435,6 +435,10 @@ func TestCreate_rights_areThoseOfReaders(t *testing.T) {
 	b.put(t, "stripe", "thing", "1", "") // as a redaction does
 	equal(t, "redacted", []string{`{"at": null, "id": "1", "name": null, "state": null}`},
 		b.rows(t, `SELECT id, name, at, state FROM stripe.thing`))
+	equal(t, "deleted", []string{`{"deleted": false}`}, b.rows(t, `SELECT deleted FROM stripe.thing`))
+	b.Exec(t, `UPDATE objects SET version_at = -9223372036854775808`) // as a rebuild that empties the object
+	equal(t, "emptied", []string{`{"typed": true, "deleted": true, "redacted": false}`}, b.rows(t, `SELECT o.deleted,
+		o.redacted, v.deleted AS typed FROM stripe.thing v JOIN mirror.objects o ON o.object_id = v.id`))
 	for role, statements := range map[string][]string{
 		"reader":    {"DELETE FROM stripe.thing", "CREATE VIEW stripe.mine AS SELECT 1", "DROP VIEW stripe.thing"},
 		"operator":  {"UPDATE stripe.thing SET revision = 1", "CREATE TABLE stripe.mine ()"},
