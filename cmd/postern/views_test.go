@@ -17,13 +17,13 @@ func TestViews_commands_sayWhatTheyDid(t *testing.T) {
 		"create stripe --as name=text":           "--as needs a TYPE",
 		"create stripe customer --as name=money": "FIELD=TYPE with one of the types bigint, boolean",
 		"create stripe customer --schema public": "schema \"public\"",
-		"create stripe customer --index nothing": "view stripe.customer has no column nothing",
+		"create stripe customer --index nothing": "no column nothing; see postern views list -o json",
 		"drop stripe":                            "add --yes",
 	} {
 		b.run(t, append([]string{"views"}, strings.Fields(args)...)...).want(t, 2, "", want)
 	}
 	b.want(t, "views create stripe customer --index name,id --as since=unix", 0,
-		"stripe  customer  stripe.customer  name, since", "")
+		"stripe  customer  stripe.customer  name, since", "column name: texts of more than 2,000 bytes")
 	b.want(t, "views list", 0, "stripe  customer  stripe.customer  2        name, id", "")
 	b.want(t, "views list shop -o json", 0, "[]", "")
 	b.want(t, "views update", 0, "No new fields.", "")

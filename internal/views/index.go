@@ -33,15 +33,17 @@ func createIndexes(ctx context.Context, pool *pgxpool.Pool, v *View, columns []s
 	return nil
 }
 
-// prepareIndexes checks columns that get an index. It makes text columns read short texts only: a
-// longer text does not fit into an index, and would stop the apply transaction. Errors: ErrInvalid.
-func (v *View) prepareIndexes(columns []string) error {
+// prepareIndexes checks columns that get an index. It makes text columns read short texts only, and
+// adds a note about each: a longer text does not fit into an index, and would stop the apply
+// transaction. Errors: ErrInvalid.
+func (r *Result) prepareIndexes(columns []string) error {
 	for _, name := range columns {
-		i := slices.IndexFunc(v.parts, func(p part) bool { return p.name == name })
+		i := slices.IndexFunc(r.parts, func(p part) bool { return p.name == name })
 		if i < 0 {
-			return fmt.Errorf("%w: view %s has no column %s", events.ErrInvalid, v.FullName(), name)
+			return fmt.Errorf("%w: view %s has no column %s; see postern views list -o json", events.ErrInvalid,
+				r.FullName(), name)
 		}
-		p := v.parts[i]
+		p := r.parts[i]
 		switch {
 		case p.column == nil && !slices.Contains([]string{"object_id", "account", "updated_at"}, p.reads),
 			p.column != nil && (p.column.Kind == JSON || p.column.Kind == Boolean):
@@ -50,7 +52,9 @@ func (v *View) prepareIndexes(columns []string) error {
 		case p.column != nil && p.column.Kind == Text:
 			c := *p.column
 			c.Kind = IndexedText
-			v.parts[i] = fieldPart(c)
+			r.parts[i] = fieldPart(c)
+			r.Notes = append(r.Notes, fmt.Sprintf("column %s: texts of more than 2,000 bytes are null in it from now "+
+				"on, because they do not fit into an index; state has them", name))
 		}
 	}
 	return nil
