@@ -24,9 +24,10 @@ for (;;) {
     console.error(response.status, found.detail); // such as 401: the token is wrong
     await sleep(1000);
   } else {
-    // The state is null if it was redacted: the copy loses it too.
     for (const c of found.items) {
-      own.objects[[c.source, c.account, c.object_type, c.object_id].join(" ")] = c.state;
+      const key = [c.source, c.account, c.object_type, c.object_id].join(" ");
+      own.objects[key] = c.state; // null if it was redacted: the copy loses it too
+      if (c.deleted) delete own.objects[key];
     }
     own.cursor = found.next_cursor; // stored with the states: after a kill nothing is missing
     writeFileSync(`${file}.new`, JSON.stringify(own));

@@ -29,8 +29,11 @@ while True:
         print(e, file=sys.stderr)
         time.sleep(1)
         continue
-    for c in found["items"]:  # the state is null if it was redacted: the copy loses it too
-        own["objects"][" ".join([c["source"], c["account"], c["object_type"], c["object_id"]])] = c["state"]
+    for c in found["items"]:
+        key = " ".join([c["source"], c["account"], c["object_type"], c["object_id"]])
+        own["objects"][key] = c["state"]  # null if it was redacted: the copy loses it too
+        if c["deleted"]:
+            del own["objects"][key]
     own["cursor"] = found["next_cursor"]  # stored with the states: after a kill nothing is missing
     with open(file + ".new", "w") as f:
         json.dump(own, f)

@@ -3,6 +3,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"time"
@@ -14,6 +15,7 @@ type page struct {
 		Type            string          `json:"object_type"`
 		ID              string          `json:"object_id"`
 		State           json.RawMessage // null if it was redacted: the copy loses it too
+		Deleted         bool            // also if no event makes the object any more
 	}
 	Next    string                     `json:"next_cursor"`
 	Objects map[string]json.RawMessage // only in the file
@@ -23,27 +25,25 @@ func main() {
 	own := page{Objects: map[string]json.RawMessage{}}
 	text, _ := os.ReadFile(os.Args[1])
 	_ = json.Unmarshal(text, &own)
-	for {
+	for range time.Tick(time.Second / 4) { // so that it tries again soon, and not at once
 		req, _ := http.NewRequest("GET", os.Getenv("POSTERN_URL")+"/api/v1/changes?wait=30s&after="+own.Next, nil)
 		req.Header.Set("Authorization", "Bearer "+os.Getenv("POSTERN_TOKEN"))
 		var found page
 		res, err := http.DefaultClient.Do(req)
 		if err == nil {
-			err = json.NewDecoder(res.Body).Decode(&found)
-			_ = res.Body.Close()
+			err = errors.Join(json.NewDecoder(res.Body).Decode(&found), res.Body.Close())
 		}
-		switch {
-		case err == nil && res.StatusCode == http.StatusGone: // the mirror was restored: start again
+		if err == nil && res.StatusCode == http.StatusGone { // the mirror was restored: start again
 			own = page{Objects: map[string]json.RawMessage{}}
-		case err != nil || res.StatusCode != http.StatusOK:
-			time.Sleep(time.Second) // e.g. 401: print the status if the token may be wrong
-		default:
+		} else if err == nil && res.StatusCode == http.StatusOK { // 401 means that the token is wrong
 			for _, c := range found.Items {
-				own.Objects[c.Source+" "+c.Account+" "+c.Type+" "+c.ID] = c.State
+				key := c.Source + " " + c.Account + " " + c.Type + " " + c.ID
+				if own.Objects[key] = c.State; c.Deleted {
+					delete(own.Objects, key)
+				}
 			}
 			own.Next = found.Next // stored with the states: after a kill nothing is missing
-			text, _ = json.Marshal(own)
-			if os.WriteFile(os.Args[1]+".new", text, 0o600) == nil {
+			if text, _ = json.Marshal(own); os.WriteFile(os.Args[1]+".new", text, 0o600) == nil {
 				_ = os.Rename(os.Args[1]+".new", os.Args[1])
 			}
 		}
