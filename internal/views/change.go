@@ -53,7 +53,11 @@ type change struct {
 	number   int32
 	provider provider.Provider
 	have     []View
+	// reserved are the words that SQL reads as something else than a column, such as user.
+	reserved []string
 }
+
+const reservedSQL = `SELECT word FROM pg_get_keywords() WHERE catcode = 'R'`
 
 // lockSQL allows one change of typed views at a time.
 const lockSQL = `SELECT pg_advisory_xact_lock(hashtext('postern typed views'))`
@@ -71,6 +75,9 @@ func inChange(ctx context.Context, pool *pgxpool.Pool, action string, r Request,
 		}
 		c := &change{Tx: tx, Request: r}
 		if c.have, err = List(ctx, tx, r.Source); err != nil {
+			return err
+		}
+		if c.reserved, err = postgres.Collect(ctx, tx, pgx.RowTo[string], reservedSQL); err != nil {
 			return err
 		}
 		if out, err = do(ctx, c); err != nil {
@@ -327,7 +334,7 @@ func (c *change) view(ctx context.Context, schema, objectType string, seen []see
 	} else if out.Name, err = c.viewName(ctx, schema, objectType); err != nil {
 		return nil, err
 	}
-	added, noValue, beyond := addColumns(out.Columns, seen, c.Kinds, c.unit)
+	added, noValue, beyond := addColumns(out.Columns, seen, c.Kinds, c.reserved, c.unit)
 	out.Added = append(out.Added, added...)
 	if out.Created {
 		out.parts = newParts(added)

@@ -201,7 +201,8 @@ func unitOf(p provider.Provider, field string) provider.FieldUnit {
 
 // addColumns returns the columns for seen fields that have none yet. noValue and beyond are the
 // numbers of fields that get none: no value is known, or the view has the most columns it may have.
-func addColumns(have []Column, seen []seenField, chosen map[string]Kind,
+// No new column has the name of a reserved word.
+func addColumns(have []Column, seen []seenField, chosen map[string]Kind, reserved []string,
 	unit func(string) provider.FieldUnit) (added []Column, noValue, beyond int) {
 	names, fields := map[string]bool{}, map[string]bool{}
 	for _, c := range have {
@@ -228,7 +229,7 @@ func addColumns(have []Column, seen []seenField, chosen map[string]Kind,
 			beyond++
 		default:
 			name := safeName(f.Name)
-			if isFixed(name) {
+			if isFixed(name) || slices.Contains(reserved, name) {
 				name += "_field"
 			}
 			name = uniqueName(name, f.Name, func(n string) bool { return names[n] || isFixed(n) })

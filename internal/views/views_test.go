@@ -164,7 +164,8 @@ func TestCreate_hostileNames_giveReadableViews(t *testing.T) {
 	long := strings.Repeat("é", 40)
 	fields := map[string]string{ // columns by field
 		"state": "state_field", "State": "state_field_", "deleted": "deleted_field", "ID": "id_field",
-		"select": "select", "ctid": "ctid", "": "_", "a": "a", "A": "a_", "lineItems": "line_items",
+		"select": "select_field", "user": "user_field", "ctid": "ctid",
+		"": "_", "a": "a", "A": "a_", "lineItems": "line_items",
 		"3ds": "_3ds", `q"uo'te\`: "q_uo_te_", "a.b": "a_b", "a-b": "a_b", "$1": "_1", "$2 /* ": "",
 		"größe": "größe", long: "", long + "1": "", strings.Repeat("x", 64): "",
 		strings.Repeat("y", 63): strings.Repeat("y", 63),
