@@ -26,7 +26,7 @@ func (h *handler) changes(c echo.Context) error {
 		if last := c.Request().Header.Get("Last-Event-ID"); last != "" {
 			p.After, p.FeedCursor = last, ""
 		}
-		pages, err := operations.FollowChanges(c.Request().Context(), h.Changes, p)
+		pages, err := operations.FollowChanges(c.Request().Context(), h.Changes, h.endpoints, p)
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func (h *handler) changes(c echo.Context) error {
 			}
 		}()
 	}
-	page, err := operations.Changes(ctx, h.Changes, p)
+	page, err := operations.Changes(ctx, h.Changes, h.endpoints, p)
 	if cause := context.Cause(ctx); cause != nil && ctx.Err() != nil {
 		return cause
 	}

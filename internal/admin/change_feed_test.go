@@ -98,6 +98,29 @@ func TestChanges_filtersAndPages_returnEachObjectOnce(t *testing.T) {
 	}
 }
 
+// A reader that starts with a misspelt type gets an error. A type that is only similar to a known
+// one is accepted as soon as an object has it.
+func TestChanges_misspeltType_isInvalid(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.handler = b.withSources(t)
+	b.changed(t, "stripe", "plan", "a")
+	const misspelt = `400 no object has the type "subscripton"; did you mean subscription?`
+	b.wantResponses(t, [][2]string{
+		{"GET /changes?type=subscripton", misspelt},
+		{"GET /changes?type=subscripton&after=latest&wait=30s", misspelt},
+		{"GET /changes?type=subscripton&source=stripe", misspelt},
+		{"GET /changes?type=subscripton&source=shop", `200 {"items": []}`},
+		{"GET /changes?type=subscription", `200 {"items": []}`},
+		{"GET /changes?type=none", `200 {"items": []}`},
+		{"GET /changes?type=subscripton&after=" + b.list(t, "").Next, `200 {"items": []}`},
+	})
+	b.changed(t, "stripe", "subscripton", "b")
+	if found := b.list(t, "type=subscripton"); found.ids() != "b" {
+		t.Errorf("objects %q, want b", found.ids())
+	}
+}
+
 // The members are those of the feed over NATS, read from the object as it is now. Without states
 // they are those of the change.
 func TestChanges_states_areCurrent(t *testing.T) {

@@ -34,6 +34,8 @@ type Endpoint struct {
 	API *provider.API
 	// Reader reads the API and stored API responses; nil where none can.
 	Reader provider.Reader
+	// ObjectTypes are the known object types; none where they are unknown. Other types may occur.
+	ObjectTypes []string
 	// ExcludedAccounts are not reconciled with all the others; "" is the key's own account.
 	ExcludedAccounts []string
 	// MaxBodyBytes is the largest body that this source accepts.
@@ -71,6 +73,15 @@ func (e *Endpoint) RefetchReader() provider.Refetcher {
 	return e.Reader
 }
 
+// SimilarType returns the known object type that is similar to a misspelt one; "" for a known type,
+// and where none is similar.
+func (e *Endpoint) SimilarType(objectType string) string {
+	if slices.Contains(e.ObjectTypes, objectType) {
+		return ""
+	}
+	return closestName(objectType, e.ObjectTypes)
+}
+
 // Endpoints returns all sources, sorted by name. Use it for a Config from Load, LoadDev or Parse,
 // which have checked them.
 func (c *Config) Endpoints() []Endpoint {
@@ -86,7 +97,7 @@ func (c *Config) Endpoints() []Endpoint {
 		reader := src.reader(settings.Check(""), p)
 		api, _ := src.API.providerAPI(p, reader, source)
 		out = append(out, Endpoint{Provider: p, Source: source, IsCustomized: src.isCustomized(), API: api,
-			Reader:           reader,
+			Reader: reader, ObjectTypes: src.objectTypes(p),
 			ExcludedAccounts: src.Reconcile.excludedAccounts(), MaxBodyBytes: int64(src.MaxBodyBytes),
 			RedactOnRequest: src.RedactOnRequest,
 			RequireCommit:   src.requiresCommit(p),

@@ -2,9 +2,14 @@ package operations
 
 import (
 	"context"
+	"math"
+	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/postern-gateway/postern/internal/changes"
+	"github.com/postern-gateway/postern/internal/config"
 	"github.com/postern-gateway/postern/internal/events"
 )
 
@@ -37,7 +42,8 @@ type ChangeParams struct {
 
 // query returns the query, and how long to wait. Errors: events.ErrInvalid, events.ErrNotFound for
 // the named cursor.
-func (p *ChangeParams) query(ctx context.Context, r *changes.Reader) (q changes.Query, wait time.Duration, err error) {
+func (p *ChangeParams) query(ctx context.Context, r *changes.Reader, endpoints func() []config.Endpoint) (
+	q changes.Query, wait time.Duration, err error) {
 	q = changes.Query{Filter: changes.Filter{Account: p.Account, Type: p.Type, ID: p.ID}, Limit: events.DefaultLimit,
 		States: p.States == nil || *p.States, MaxBytes: changePageBytes, Latest: p.After == latestChange}
 	if q.Source, err = checkSource(ctx, r.Pool, *p, p.Source); err != nil {
@@ -66,14 +72,63 @@ func (p *ChangeParams) query(ctx context.Context, r *changes.Reader) (q changes.
 	case !q.Latest:
 		q.After, err = changes.ParseCursor(p.After)
 	}
+	if err == nil && p.Type != "" && q.After == (changes.Cursor{}) {
+		err = p.checkType(ctx, r.Pool, endpoints, q.Source)
+	}
 	return q, wait, err
+}
+
+// hasTypeSQL returns whether the sources from $1 to $2 have an object of a type. It walks their
+// accounts through the primary key.
+const hasTypeSQL = `
+WITH RECURSIVE hop AS (
+  (SELECT o.source, o.account FROM objects o WHERE o.source >= $1 AND o.source <= $2
+   ORDER BY o.source, o.account LIMIT 1)
+  UNION ALL
+  SELECT k.* FROM hop CROSS JOIN LATERAL (
+    SELECT o.source, o.account FROM objects o
+    WHERE (o.source, o.account) > (hop.source, hop.account) AND o.source <= $2 ORDER BY o.source, o.account LIMIT 1) k
+)
+SELECT EXISTS (SELECT FROM hop CROSS JOIN LATERAL (SELECT FROM objects o
+  WHERE o.source = hop.source AND o.account = hop.account AND o.object_type = $3 LIMIT 1) k)`
+
+// checkType checks the type of a reader that starts. A type of which no object exists is probably
+// misspelt if a source has a type with a similar name. Errors: events.ErrInvalid.
+func (p *ChangeParams) checkType(ctx context.Context, pool *pgxpool.Pool, endpoints func() []config.Endpoint,
+	number int32) error {
+	similar := ""
+	for _, e := range endpoints() {
+		if p.Source != "" && e.Source.Name != p.Source {
+			continue
+		}
+		if slices.Contains(e.ObjectTypes, p.Type) {
+			return nil
+		}
+		if similar == "" {
+			similar = e.SimilarType(p.Type)
+		}
+	}
+	if similar == "" {
+		return nil
+	}
+	from, to := number, number
+	if number == 0 {
+		to = math.MaxInt32
+	}
+	var exists bool
+	err := pool.QueryRow(ctx, hasTypeSQL, from, to, p.Type).Scan(&exists)
+	if err == nil && !exists {
+		err = invalid("no object has the type %q; did you mean %s?", p.Type, similar)
+	}
+	return err
 }
 
 // Changes returns a page of changes. With a wait it waits until there are some. Errors:
 // events.ErrInvalid, events.ErrNotFound, changes.ErrCursorEnded, changes.ErrTooManyReaders,
 // changes.ErrReaderClosed.
-func Changes(ctx context.Context, r *changes.Reader, p ChangeParams) (changes.Page, error) {
-	q, wait, err := p.query(ctx, r)
+func Changes(ctx context.Context, r *changes.Reader, endpoints func() []config.Endpoint, p ChangeParams) (changes.Page,
+	error) {
+	q, wait, err := p.query(ctx, r, endpoints)
 	if err != nil {
 		return changes.Page{}, err
 	}
@@ -92,8 +147,9 @@ func Changes(ctx context.Context, r *changes.Reader, p ChangeParams) (changes.Pa
 
 // FollowChanges returns a channel with the changes after a cursor, and with those that come later,
 // until ctx ends or the cursor has ended. Errors: those of Changes.
-func FollowChanges(ctx context.Context, r *changes.Reader, p ChangeParams) (<-chan changes.Page, error) {
-	q, _, err := p.query(ctx, r)
+func FollowChanges(ctx context.Context, r *changes.Reader, endpoints func() []config.Endpoint,
+	p ChangeParams) (<-chan changes.Page, error) {
+	q, _, err := p.query(ctx, r, endpoints)
 	if err != nil {
 		return nil, err
 	}
