@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two weeks of invoices, with a summary for each customer on Mondays. Postern is killed in the
-# middle of two mails, and is down on the second Monday. The weeks pass only on the database's
-# clock.
+# middle of two mails, and is down on the second Monday. A replay of all events in the third week
+# changes nothing. The weeks pass only on the database's clock.
 . "$(dirname "$0")/../common.sh"
 build ./cmd/postern ./examples/sink
 export SHOP_TOKEN=token-of-the-shop-0123456789
@@ -41,6 +41,16 @@ kill_postern
 start_postern
 set_clock $((monday + 604800 + 3700)) # after the leases of the dead process
 eventually all_done 3
+
+say "week 3: all events are replayed; on Monday there is nothing to report"
+postern replay --source shop --mode missing --yes --reason "check that no summary is sent twice"
+set_clock $((monday + 1209600 + 5))
+evaluated() {
+  [[ $(psql -qXAt "$(instance database_url)" -c "SELECT window_end IS NULL AND
+    decided_at = to_timestamp($((monday + 1209600))) FROM postern.effect_windows") == t ]]
+}
+eventually evaluated
+all_done 3 || die "there are other effects than the three"
 
 say "summaries, with the number of times"
 curl -fsS "$SINK_URL/-/did" | tee "$work/did"
