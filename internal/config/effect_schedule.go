@@ -40,16 +40,18 @@ func (b *ruleBuilder) scope(path string, e *Effect) rules.Scope {
 		b.scopeNote = "a rule about each event knows new, object and event"
 		return rules.Scope{Event: true}
 	}
+	b.scopeNote = "a rule about a change knows old, new, object, event and changed()"
 	return rules.Scope{Change: true}
 }
 
-// explainError adds the allowed names to the error of an expression that uses another one, and the
-// operator to the error of one that compares with a single equals sign.
+// explainError says what to write instead: an allowed name, nil, or the operator that compares.
 func (b *ruleBuilder) explainError(err error) error {
-	if strings.Contains(err.Error(), `Operator("=")`) {
+	switch {
+	case strings.Contains(err.Error(), `Operator("=")`):
 		return fmt.Errorf("%w: write == to compare", err)
-	}
-	if b.scopeNote != "" && strings.Contains(err.Error(), "unknown name") {
+	case strings.HasSuffix(err.Error(), "unknown name null"):
+		return fmt.Errorf("%w: write nil", err)
+	case strings.Contains(err.Error(), "unknown name"):
 		return fmt.Errorf("%w: %s", err, b.scopeNote)
 	}
 	return err

@@ -81,7 +81,8 @@ func TestEffectSchedule_wrongSettings_areReported(t *testing.T) {
 	both := strings.Replace(aSummary, "    type: customer\n", "    type: customer\n    each: event\n", 1)
 	checkRejected(t, both, "effects.summary.each: does not apply to a rule on a")
 	change := strings.Replace(aSummary, "    schedule: "+schedule+"\n", "", 1)
-	checkRejected(t, change, "unknown name window") // a rule about changes has no window
+	// a rule about changes has no window
+	checkRejected(t, change, "unknown name window: a rule about a change knows old, new, object, event and changed()")
 }
 
 // Overlapping windows with a key that names the window are reported, because a change in two

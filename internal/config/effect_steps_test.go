@@ -36,7 +36,10 @@ func TestEffectSteps_wrongConditions_areReported(t *testing.T) {
 		"the step itself": {condition, "steps.create.id == nil", "unknown field create: earlier steps capture only"},
 		"a later step":    {condition, "steps.send.message == nil", "unknown field send: earlier steps capture only"},
 		"a field of the event": {condition, "event.tpye == nil",
-			"line 23: effects.receipt.steps.1.when: column 7: unknown field tpye"},
+			"line 23: effects.receipt.steps.1.when: column 7: unknown field tpye: event has id, key, occurred_at, " +
+				"origin, received_at, type"},
+		"a null": {condition, "steps.find.id == null", "line 23: effects.receipt.steps.1.when: column 18: unknown " +
+			"name null: write nil"},
 		"no boolean": {condition, "len(new.lines)", "line 23: effects.receipt.steps.1.when: "},
 		"the time":   {condition, "now() == nil", "line 23: effects.receipt.steps.1.when: "},
 		"too large":  {condition, strings.Repeat("1+", 400) + "1 > 0", "line 23: effects.receipt.steps.1.when: "},

@@ -323,7 +323,7 @@ const destinationCredential = "the destination holds the credential: set its key
 // ruleBuilder compiles a rule and collects its problems.
 type ruleBuilder struct {
 	errs []error
-	// scopeNote lists the names that expressions may use, for rules that are not about changes.
+	// scopeNote lists the names that expressions may use.
 	scopeNote string
 }
 

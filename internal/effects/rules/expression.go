@@ -7,7 +7,10 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/expr-lang/expr"
@@ -70,7 +73,7 @@ func Compile(text string, scope Scope, condition bool) (*Expression, error) {
 	}
 	// check the text as it is written, because instrumentation changes types
 	if _, err := expr.Compile(text, options...); err != nil {
-		return nil, withoutExcerpt(err)
+		return nil, scope.explainField(err, text)
 	}
 	m := &instrumenter{usedNames: map[string]bool{}}
 	program, err := expr.Compile(text, append(options, expr.Patch(m))...)
@@ -117,6 +120,25 @@ func (s Scope) variables() types.Map {
 		all["steps"], all["step_key"] = steps, types.String
 	}
 	return all
+}
+
+// parentName matches the name at the end of a text whose field comes next.
+var parentName = regexp.MustCompile(`(?:^|[^\w.])(\w+)\??\.$`)
+
+// explainField is withoutExcerpt. It adds the existing fields to an error about an unknown one, but
+// not the values of steps.
+func (s Scope) explainField(err error, text string) error {
+	var f *file.Error
+	if !errors.As(err, &f) || !strings.HasPrefix(f.Message, "unknown field ") {
+		return withoutExcerpt(err)
+	}
+	parent := parentName.FindStringSubmatch(string([]rune(text)[:f.Column]))
+	if parent == nil || parent[1] == "steps" {
+		return withoutExcerpt(err)
+	}
+	fields, _ := s.variables()[parent[1]].(types.Map)
+	return fmt.Errorf("%w: %s has %s", withoutExcerpt(err), parent[1],
+		strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 }
 
 // withoutExcerpt removes the excerpt of the text, because the message of the configuration has it.

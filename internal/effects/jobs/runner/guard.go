@@ -50,8 +50,8 @@ func requirePublic(allow []netip.Prefix) func(network, address string, _ syscall
 		if isPublic(a) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			return nil
 		}
-		return fmt.Errorf("%s is an address of a private network: it %w unless the destination allows it", a,
-			errAddressNotAllowed)
+		return fmt.Errorf("%s is an address of a private network: it %w unless the setting allow of its destination "+
+			"or forward lists it", a, errAddressNotAllowed)
 	}
 }
 

@@ -249,7 +249,7 @@ func TestMailDialer_addresses_areRestricted(t *testing.T) {
 		allow    string
 		error    string
 	}{
-		"private address": {mail.Required, "10.0.0.0/8", "is an address of a private network"},
+		"private address": {mail.Required, "10.0.0.0/8", "may not be called unless the setting allow of"},
 		"address outside the allowed ones without TLS": {mail.None, "10.0.0.0/8",
 			"is not in the list that the destination allows: without TLS it may not be called"},
 	} {
