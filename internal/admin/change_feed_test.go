@@ -323,7 +323,9 @@ func TestFeedCursors_reports_moveCursor(t *testing.T) {
 		{`PUT /feed-cursors/shop {"after": "17"}`, "400"},
 		{`PUT /feed-cursors/shop {"stalls_after": "x"}`, "400"},
 		{`PUT /feed-cursors/Shop {}`, "400"},
-		{"GET /changes?feed_cursor=none", "404"},
+		{"GET /changes?feed_cursor=none", `404 feed cursor "none": not found: create it with PUT ` +
+			"/api/v1/feed-cursors/none, or read with after"},
+		{"POST /feed-cursors/none/remove {}", `404 feed cursor "none": not found: see postern feed list`},
 	})
 	if l := b.list(t, "feed_cursor=shop"); l.ids() != "b" {
 		t.Errorf("after the cursor: %+v", l)
@@ -341,8 +343,8 @@ func TestFeedCursors_reports_moveCursor(t *testing.T) {
 	b.db.Exec(t, `UPDATE change_feed SET server = 'another/00000001'`)
 	b.changed(t, "stripe", "plan", "c")
 	b.wantResponses(t, [][2]string{
-		{"GET /changes?feed_cursor=shop", "410"},                     // it is of an earlier epoch
-		{`PUT /feed-cursors/shop {"after": "` + first + `"}`, "200"}, // the reader's own, from before the restore
+		{"GET /changes?feed_cursor=shop", "410 With `feed_cursor`, first send PUT"}, // an earlier epoch
+		{`PUT /feed-cursors/shop {"after": "` + first + `"}`, "200"},                // the reader's own position
 	})
 	b.db.Exec(t, `UPDATE change_feed SET server = 'third/00000001'`)
 	b.changed(t, "stripe", "plan", "d")
@@ -352,7 +354,7 @@ func TestFeedCursors_reports_moveCursor(t *testing.T) {
 		{`POST /feed-epochs {"reason": "a snapshot"}`, "200"},
 		{"GET /feed-cursors/shop", `200 {"ended": true}`},
 		{"GET /changes?feed_cursor=shop", "410"},
-		{`PUT /feed-cursors/shop {"after": ""}`, "200"}, // a new start
+		{`PUT /feed-cursors/shop {"after": "", "rewind": true}`, "200"}, // a new start
 	})
 	b.db.Exec(t, `INSERT INTO feed_cursors SELECT 'c' || g, '', 0, NULL, now(), now(), '', NULL
 		FROM generate_series(1, 1000) g`)

@@ -2,6 +2,8 @@ package operations
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -62,6 +64,9 @@ func (p *ChangeParams) query(ctx context.Context, r *changes.Reader, endpoints f
 		return q, 0, invalid("give either after or feed_cursor")
 	case p.FeedCursor != "":
 		named, err := changes.ShowCursor(ctx, r.Pool, p.FeedCursor)
+		if errors.Is(err, events.ErrNotFound) {
+			err = fmt.Errorf("%w: create it with PUT /api/v1/feed-cursors/%s, or read with after", err, p.FeedCursor)
+		}
 		if err != nil {
 			return q, 0, err
 		}

@@ -3,6 +3,7 @@ package operations
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/adminauth"
 	"github.com/postern-gateway/postern/internal/changes"
+	"github.com/postern-gateway/postern/internal/events"
 )
 
 // FeedCursorParams are the report of a reader who has processed changes.
@@ -82,6 +84,9 @@ func RemoveFeedCursor(ctx context.Context, pool *pgxpool.Pool, p FeedCursorName,
 	return change(ctx, pool, by, "feed remove", strings.TrimSpace(p.Reason), func(ctx context.Context, tx pgx.Tx,
 		e *adminauth.AuditEntry) (*changes.NamedCursor, error) {
 		c, err := changes.ShowCursor(ctx, tx, p.Name)
+		if errors.Is(err, events.ErrNotFound) {
+			err = fmt.Errorf("%w: see postern feed list", err)
+		}
 		if err != nil {
 			return nil, err
 		}
