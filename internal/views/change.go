@@ -1,6 +1,7 @@
 package views
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,8 +121,8 @@ func Create(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error
 			return nil, err
 		}
 		if len(types) == 0 {
-			return nil, fmt.Errorf("%w: source %s has no objects yet, and their fields become the columns",
-				events.ErrNotFound, r.Source)
+			return nil, fmt.Errorf("%w: source %s has no objects yet, and their fields become the columns: "+
+				"send or reconcile events first", events.ErrNotFound, r.Source)
 		}
 		if r.ObjectType != "" {
 			accounts, ok := types[r.ObjectType]
@@ -163,9 +164,17 @@ func Create(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error
 }
 
 // Update adds columns for new fields to the views of a source, or of all. The results are the views
-// with new columns or notes. It reads all samples before it locks a view.
+// with new columns or notes. It reads all samples before it locks a view. Errors: ErrNotFound.
 func Update(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error) {
 	return inChange(ctx, pool, "views update", r, func(ctx context.Context, c *change) (out []Result, err error) {
+		if len(c.have) == 0 && r.Source == "" {
+			return nil, fmt.Errorf("%w: there are no typed views; create them with postern views create SOURCE",
+				events.ErrNotFound)
+		}
+		if len(c.have) == 0 {
+			return nil, fmt.Errorf("%w: source %[2]s has no typed views; see postern views list, or create them with "+
+				"postern views create %[2]s", events.ErrNotFound, r.Source)
+		}
 		var types map[string][]string
 		var lockViews []func() (*Result, error)
 		source := ""
@@ -206,7 +215,12 @@ func (c *change) readSource(ctx context.Context, source string) (map[string][]st
 	var name string
 	err := c.QueryRow(ctx, `SELECT number, provider FROM sources WHERE name = $1`, source).Scan(&c.number, &name)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("source %s: %w", source, events.ErrNotFound)
+		known, err := postgres.Collect(ctx, c, pgx.RowTo[string], `SELECT name FROM sources ORDER BY 1`)
+		if err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("source %s: %w: the known sources are %s", source, events.ErrNotFound,
+			cmp.Or(strings.Join(known, ", "), "none"))
 	}
 	if err != nil {
 		return nil, err
@@ -359,13 +373,21 @@ func (c *change) unit(field string) provider.FieldUnit { return unitOf(c.provide
 
 // note adds notes about fields without a column, and about columns whose field has other values.
 func (r *Result) note(seen []seenField, kinds map[string]Kind, noValue, beyond int) {
+	find := func(c Column) int {
+		return slices.IndexFunc(seen, func(f seenField) bool { return f.Name == c.Field })
+	}
+	for _, c := range r.Added {
+		if find(c) < 0 {
+			r.Notes = append(r.Notes, fmt.Sprintf("no object in the sample has a field %s, so column %s is null",
+				c.Field, c.Name))
+		}
+	}
 	for _, c := range r.Columns {
 		if kind := kinds[c.Field]; kind != "" && kind != c.Kind {
 			r.Notes = append(r.Notes, fmt.Sprintf("column %s exists already as %s (%s): a type never changes; drop "+
 				"the view and create it again", c.Name, c.Type, c.Kind))
 		}
-		i := slices.IndexFunc(seen, func(f seenField) bool { return f.Name == c.Field })
-		if i >= 0 && !seen[i].fits(c.Kind) {
+		if i := find(c); i >= 0 && !seen[i].fits(c.Kind) {
 			r.Notes = append(r.Notes, fmt.Sprintf("column %s is %s, but its field has other values too, which "+
 				"are null in the column: read them in state; to change the type, drop the view and create it again",
 				c.Name, c.Type))
