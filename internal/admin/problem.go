@@ -86,7 +86,7 @@ var problemTypes = map[string]problemType{
 	"cursor-ended": {http.StatusGone, "the cursor has ended",
 		"The mirror went back, as after a restore, or the cursor is of another instance. Drop what you stored, with " +
 			"its revisions. Start again without `after`. With `feed_cursor`, first send PUT " +
-			"/api/v1/feed-cursors/NAME with {\"after\": \"\", \"rewind\": true}."},
+			"/api/v1/feed-cursors/NAME with {\"after\": \"\"}."},
 	"not-ready": {http.StatusServiceUnavailable, "not ready",
 		"The process cannot do its work now. Only /readyz returns this type; the detail has the reason."},
 	"other-process": {http.StatusMisdirectedRequest, "not offered by this process",
