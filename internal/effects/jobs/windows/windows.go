@@ -46,7 +46,7 @@ type Settings struct {
 }
 
 // DefaultSettings are the settings of production.
-var DefaultSettings = Settings{Every: time.Second, PauseFactor: 16, PausedAge: 5 * time.Minute, PageObjects: 200,
+var DefaultSettings = Settings{Every: time.Second, PauseFactor: 20, PausedAge: 5 * time.Minute, PageObjects: 200,
 	PageTime: time.Second, PageBytes: 4 << 20, PageChanges: 2000, AbsentAfter: time.Hour, TxTimeout: 10 * time.Second}
 
 // Options configure a Scheduler.
