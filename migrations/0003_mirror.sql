@@ -211,9 +211,9 @@ COMMENT ON COLUMN change_feed.epoch_starts IS
   'The newest number when each epoch began. Parallel to epochs.';
 
 -- +goose StatementBegin
--- The server, the database, and the timeline of the server's log. A failover and a restore change
--- it, also a restore into another database of the same server. Empty where the server does not
--- tell.
+-- The server, the database, and the timeline of the server's log. A failover changes it, and so
+-- does a restore to another server, to another database, or to a point in time. Empty if the server
+-- does not report it.
 CREATE FUNCTION server_identity() RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (SELECT system_identifier FROM pg_control_system())

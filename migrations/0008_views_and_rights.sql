@@ -21,7 +21,7 @@ COMMENT ON COLUMN mirror.events.redacted IS 'Body and headers were cleared perma
 
 CREATE VIEW mirror.objects AS
   SELECT s.name AS source, o.account, o.object_type, o.object_id, o.state,
-    o.deleted OR o.version_at = -9223372036854775808 AS deleted, o.ambiguous, o.sanitized,
+    o.deleted OR o.version_at = -9223372036854775808 AND o.refetch_after = 0 AS deleted, o.ambiguous, o.sanitized,
     postern.provider_time(o.refetch_after) AS refetch_after,
     postern.version_json(o.version_final, o.version_at, o.version_seen, o.version_rank) AS version,
     o.revision, o.last_event_id, o.rule_version, o.created_at, o.updated_at,

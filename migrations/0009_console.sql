@@ -53,7 +53,7 @@ COMMENT ON COLUMN processes.config_loaded_at IS 'Time at which it loaded its cur
 COMMENT ON COLUMN processes.config_digest IS
   'Digest of the sections that are reloaded, without secrets. Processes with equal sections have the same digest.';
 COMMENT ON COLUMN processes.config_problem IS
-  'Why it does not use the configuration as it is in the file now. Empty if it does.';
+  'Reason why it does not use its current configuration file. Empty without a problem.';
 COMMENT ON COLUMN processes.can_reprocess IS
   'True if it can reprocess rejections: it has the signing secrets, and may append.';
 

@@ -853,7 +853,7 @@ CREATE VIEW mirror.objects AS
     o.object_type,
     o.object_id,
     o.state,
-    (o.deleted OR (o.version_at = '-9223372036854775808'::bigint)) AS deleted,
+    (o.deleted OR ((o.version_at = '-9223372036854775808'::bigint) AND (o.refetch_after = 0))) AS deleted,
     o.ambiguous,
     o.sanitized,
     postern.provider_time(o.refetch_after) AS refetch_after,
@@ -2067,7 +2067,7 @@ COMMENT ON COLUMN postern.processes.config_loaded_at IS 'Time at which it loaded
 
 COMMENT ON COLUMN postern.processes.config_digest IS 'Digest of the sections that are reloaded, without secrets. Processes with equal sections have the same digest.';
 
-COMMENT ON COLUMN postern.processes.config_problem IS 'Why it does not use the configuration as it is in the file now. Empty if it does.';
+COMMENT ON COLUMN postern.processes.config_problem IS 'Reason why it does not use its current configuration file. Empty without a problem.';
 
 COMMENT ON COLUMN postern.processes.can_reprocess IS 'True if it can reprocess rejections: it has the signing secrets, and may append.';
 

@@ -205,7 +205,7 @@ func checkHealth(ctx context.Context, address string, in *config.Instance, flags
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return fmt.Errorf("request %s: %w; is the daemon running at this address?", address, err)
+		return fmt.Errorf("request %s: %w; check that the daemon runs at this address", address, err)
 	}
 	defer res.Body.Close()
 	if err := checkResponder(in, res); err != nil {

@@ -174,7 +174,8 @@ func (c *cli) explainConnect(d database, err error) error {
 		(c.config == "" || c.dirGiven) {
 		stopped := fmt.Sprintf("the dev instance in %s is not running: start it with `postern dev --dir %s`", c.dir,
 			c.dir)
-		if errors.Is(err, os.ErrNotExist) { // the socket of its private PostgreSQL
+		if op := (*net.OpError)(nil); errors.As(err, &op) && op.Net == "unix" && errors.Is(err, os.ErrNotExist) {
+			// there is no socket of its private PostgreSQL
 			return errors.New(stopped)
 		}
 		return fmt.Errorf("%w; %s", err, stopped)

@@ -235,7 +235,7 @@ func (s *sending) findSecret(known map[string]knownSource, source string) ([]byt
 		return readSecret(s.text("secret-file"))
 	case len(src.secret) > 0:
 		return src.secret, nil
-	case !ok && len(known) > 0:
+	case !ok && len(known) > 0 && s.text("url") == "":
 		return nil, usagef("source %s is not configured; the sources are %s: add it to the configuration, or choose "+
 			"one with --source", source, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 	}

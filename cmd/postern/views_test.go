@@ -10,8 +10,9 @@ func TestViews_commands_sayWhatTheyDid(t *testing.T) {
 	b := setup(t)
 	b.want(t, "views create stripe", 3, "", "become the columns: send or reconcile events first")
 	b.want(t, "views create stripe invoice", 3, "", "source stripe has no objects yet")
-	b.want(t, "views create strpe", 3, "", "source strpe: not found: the known sources are ")
-	b.want(t, "views update", 3, "", "there are no typed views; create them with postern views create SOURCE")
+	b.want(t, "views create strpe", 3, "", "source strpe: not found: the registered sources are ")
+	b.want(t, "views update stripe", 3, "", "source stripe has no typed views; see postern views list")
+	b.want(t, "views update", 0, "No new fields", "")
 	b.insertObject(t, "stripe", "", b.append(t, "stripe", "evt_1", "{}"))
 	b.want(t, "views list", 0, "No typed views", "")
 	for args, want := range map[string]string{

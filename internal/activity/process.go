@@ -3,6 +3,7 @@ package activity
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,8 +45,8 @@ type Process struct {
 	// no secret.
 	ConfigLoadedAt events.Instant `json:"config_loaded_at"`
 	ConfigDigest   string         `json:"config_digest"`
-	// ConfigProblem is why the process does not use the configuration as it is in the file now: an
-	// error of the last reload, or settings that need a restart; "" if it does.
+	// ConfigProblem is the reason why the process does not use its current configuration file: an
+	// error of the last reload, or settings that need a restart. Empty without a problem.
 	ConfigProblem string `json:"config_problem"`
 	// CanReprocess: it can reprocess rejections, because it has the signing secrets and may append.
 	CanReprocess bool `json:"can_reprocess"`
@@ -60,8 +61,7 @@ type State struct {
 	// ConfigLoaded is the time from the start of the process until it loaded its configuration.
 	ConfigLoaded time.Duration
 	ConfigDigest string
-	// ConfigProblem is why the process does not use the configuration as it is in the file now; ""
-	// if it does.
+	// ConfigProblem is the reason why the process does not use its current configuration file.
 	ConfigProblem string
 	CanReprocess  bool
 }
@@ -93,7 +93,7 @@ func (r *Reporter) reportProcess(ctx context.Context) error {
 	p, s := r.Process, r.State(ctx)
 	_, err := r.Pool.Exec(ctx, reportProcessSQL, p.ID, p.Kind, p.Host, p.PID, p.Version, p.AdminAddress,
 		time.Since(r.Started), events.SanitizeText(s.NotReady), s.ConfigLoaded, s.ConfigDigest, s.CanReprocess,
-		events.SanitizeText(s.ConfigProblem))
+		truncate(events.SanitizeText(s.ConfigProblem)))
 	if err == nil {
 		_, err = r.Pool.Exec(ctx, deleteLostProcessesSQL)
 	}
@@ -101,6 +101,13 @@ func (r *Reporter) reportProcess(ctx context.Context) error {
 		return fmt.Errorf("report this process: %w", err)
 	}
 	return nil
+}
+
+// maxProblem is the maximum number of bytes of a stored problem.
+const maxProblem = 2000
+
+func truncate(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")
 }
 
 // processPosition is the position of a process in a list: its kind, host and id.

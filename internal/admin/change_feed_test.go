@@ -107,16 +107,22 @@ func TestChanges_misspeltType_isInvalid(t *testing.T) {
 	b.changed(t, "stripe", "plan", "a")
 	const misspelt = `400 no object has the type "subscripton"; did you mean subscription?`
 	b.wantResponses(t, [][2]string{
-		{"GET /changes?type=subscripton", misspelt},
-		{"GET /changes?type=subscripton&after=latest&wait=30s", misspelt},
-		{"GET /changes?type=subscripton&source=stripe", misspelt},
+		{"GET /changes?source=stripe&type=subscripton", misspelt},
+		{"GET /changes?source=stripe&type=subscripton&after=latest&wait=30s", misspelt},
+		{"GET /changes?type=subscripton", `200 {"items": []}`}, // another source may have it
 		{"GET /changes?type=subscripton&source=shop", `200 {"items": []}`},
 		{"GET /changes?type=subscription", `200 {"items": []}`},
 		{"GET /changes?type=none", `200 {"items": []}`},
-		{"GET /changes?type=subscripton&after=" + b.list(t, "").Next, `200 {"items": []}`},
+		{"GET /changes?source=stripe&type=subscripton&after=" + b.list(t, "").Next, `200 {"items": []}`},
 	})
+	b.db.Exec(t, `INSERT INTO objects SELECT (jsonb_populate_record(o, jsonb_build_object('account', 'a' || g))).*
+		FROM objects o, generate_series(1, 1000) g`)
+	// not all accounts are searched
+	b.wantResponses(t, [][2]string{{"GET /changes?source=stripe&type=subscripton", `200 {"items": []}`}})
+	b.db.Exec(t, `DELETE FROM objects WHERE account <> ''`)
+	b.wantResponses(t, [][2]string{{"GET /changes?source=stripe&type=subscripton", misspelt}})
 	b.changed(t, "stripe", "subscripton", "b")
-	if found := b.list(t, "type=subscripton"); found.ids() != "b" {
+	if found := b.list(t, "source=stripe&type=subscripton"); found.ids() != "b" {
 		t.Errorf("objects %q, want b", found.ids())
 	}
 }
@@ -186,8 +192,8 @@ func TestChanges_wrongRequests_areProblems(t *testing.T) {
 		{"GET /changes?limit=0", "400 give 1 to 1000"},
 		{"GET /changes?source=none", "400 not known"},
 		{"GET /changes?type=a&x=b", "400 does not exist"},
-		{"GET /changes?after=" + epoch + "-2", "410 Start again without"},
-		{"GET /changes?after=0a0b0c0d-0", "410 Start again without"},
+		{"GET /changes?after=" + epoch + "-2", "410 Then start again without"},
+		{"GET /changes?after=0a0b0c0d-0", "410 Then start again without"},
 	})
 	b.db.Exec(t, `UPDATE change_feed SET server = 'restored'`)
 	b.changed(t, "stripe", "plan", "a")
@@ -343,8 +349,8 @@ func TestFeedCursors_reports_moveCursor(t *testing.T) {
 	b.db.Exec(t, `UPDATE change_feed SET server = 'another/00000001'`)
 	b.changed(t, "stripe", "plan", "c")
 	b.wantResponses(t, [][2]string{
-		{"GET /changes?feed_cursor=shop", "410 With `feed_cursor`, first send PUT"}, // an earlier epoch
-		{`PUT /feed-cursors/shop {"after": "` + first + `"}`, "200"},                // the reader's own position
+		{"GET /changes?feed_cursor=shop", "410 With `feed_cursor`, send PUT"}, // an earlier epoch
+		{`PUT /feed-cursors/shop {"after": "` + first + `"}`, "200"},          // the reader's own position
 	})
 	b.db.Exec(t, `UPDATE change_feed SET server = 'third/00000001'`)
 	b.changed(t, "stripe", "plan", "d")

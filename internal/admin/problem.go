@@ -84,9 +84,9 @@ var problemTypes = map[string]problemType{
 	"cursor-back": {http.StatusConflict, "the cursor is further",
 		"A report would move a feed cursor back. Read after the stored cursor, or set `rewind`."},
 	"cursor-ended": {http.StatusGone, "the cursor has ended",
-		"The mirror went back, as after a restore, or the cursor is of another instance. Drop what you stored, with " +
-			"its revisions. Start again without `after`. With `feed_cursor`, first send PUT " +
-			"/api/v1/feed-cursors/NAME with {\"after\": \"\"}."},
+		"The mirror went back, as after a restore, or the cursor is of another instance. Delete your copy and " +
+			"the stored revisions. With `feed_cursor`, send PUT /api/v1/feed-cursors/NAME with {\"after\": \"\"}. " +
+			"Then start again without `after`."},
 	"not-ready": {http.StatusServiceUnavailable, "not ready",
 		"The process cannot do its work now. Only /readyz returns this type; the detail has the reason."},
 	"other-process": {http.StatusMisdirectedRequest, "not offered by this process",

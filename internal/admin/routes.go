@@ -202,7 +202,7 @@ func (h *handler) routes() []route {
 		post(h, "/spools/:name/remove", "Remove a spool whose disk is lost; a reason is required",
 			operations.RemoveSpool),
 		get(h, "/doctor", "Check the configuration, the machine, PostgreSQL and NATS as this process has them, at "+
-			"most once in 5 s", h.examine),
+			"most every 5 s", h.examine),
 
 		get(h, "/reports/verify", "Show the newest report that postern verify --store-report stored, with its age",
 			operations.NewestVerifyReport),

@@ -100,7 +100,7 @@ type App struct {
 	// currentConfig is the configuration with the current sources; configLoaded says since when.
 	currentConfig atomic.Pointer[config.Config]
 	configLoaded  atomic.Pointer[configLoaded]
-	// configProblem is why the process does not use its changed configuration; nil if it does.
+	// configProblem is the reason why the process does not use its current configuration file.
 	configProblem atomic.Pointer[string]
 	startedAt     time.Time
 	// id names this start of the process in the table processes.

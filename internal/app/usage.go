@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/postern-gateway/postern/internal/config"
+	"github.com/postern-gateway/postern/internal/console"
 	"github.com/postern-gateway/postern/internal/provider/all"
 )
 
@@ -26,7 +27,11 @@ func (l *Local) printUsage() {
 	defer func() { fmt.Fprint(l.opts.Out, w) }()
 	fmt.Fprintf(w, "\nPostern is ready.\n\n")
 	rows := l.sourceRows()
-	rows = append(rows, []string{"console", "http://" + l.AdminAddr() + "/console/"})
+	if enabled := l.Config.Console.Enabled; enabled == nil || *enabled {
+		rows = append(rows, []string{"console", "http://" + l.AdminAddr() + console.Prefix})
+	} else {
+		rows = append(rows, []string{"admin", "http://" + l.AdminAddr() + "/api/v1/events"})
+	}
 	rows = append(rows, []string{"state", fmt.Sprintf("in %s (addresses for other commands: %s)", l.opts.Dir,
 		filepath.Join(l.opts.Dir, config.InstanceFile))})
 	if l.databaseDir != "" {

@@ -194,8 +194,9 @@ func MoveCursor(ctx context.Context, tx pgx.Tx, r CursorReport) (audited bool, e
 		at = stored
 	}
 	audited = exists && movedBy != r.By
-	if feed.checkNamed(stored) == nil && at.Number < stored.Number { // the reader of an ended one starts again
-		if audited = true; !r.Rewind {
+	if at.Number < stored.Number {
+		audited = true
+		if feed.checkNamed(stored) == nil && !r.Rewind { // the reader of an ended one starts again
 			return true, ErrCursorBack
 		}
 	}

@@ -260,8 +260,8 @@ func checkPublicURL(address string) error {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil, u.Scheme != "https" && u.Scheme != "http", u.Host == "":
-		return fmt.Errorf("%q is not a complete address: write it as it is registered at the provider, e.g. "+
-			"https://hooks.example/webhooks/twilio", address)
+		return errors.New("is not a complete address: write it as it is registered at the provider, e.g. " +
+			"https://hooks.example/webhooks/twilio") // without the text, which may have a password
 	case u.User != nil, u.Fragment != "":
 		return fmt.Errorf("%s: an address with a password or a # part is not signed in that form: remove them",
 			settings.MaskURL(address))

@@ -33,14 +33,14 @@ type EffectSchedule struct {
 func (b *ruleBuilder) scope(path string, e *Effect) rules.Scope {
 	summary := b.summary(path+".summary", e)
 	if e.Schedule.Cron != "" {
-		b.scopeNote = "a rule on a schedule knows new, object and window, and summary if it has this section"
+		b.scopeNote = "a rule on a schedule can use new, object and window, and summary if it has this section"
 		return rules.Scope{Window: true, Summary: summary}
 	}
 	if e.Trigger == string(rules.OnEvent) {
-		b.scopeNote = "a rule about each event knows new, object and event"
+		b.scopeNote = "a rule about each event can use new, object and event"
 		return rules.Scope{Event: true}
 	}
-	b.scopeNote = "a rule about a change knows old, new, object, event and changed()"
+	b.scopeNote = "a rule about a change can use old, new, object, event and changed()"
 	return rules.Scope{Change: true}
 }
 

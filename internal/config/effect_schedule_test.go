@@ -57,14 +57,14 @@ func TestEffectSchedule_wrongSettings_areReported(t *testing.T) {
 	const schedule = `{cron: "0 9 * * 1", time_zone: Europe/Berlin}`
 	checkMistakes(t, aSummary, map[string]struct{ old, new, want string }{
 		"the state before": {"new.active == true", "old == nil", "12: effects.summary.when: column 1: unknown name " +
-			"old: a rule on a schedule knows new, object and window"},
+			"old: a rule on a schedule can use new, object and window"},
 		"the event": {"{{ window.end }}\"\n", "{{ event.id }}\"\n",
-			"13: effects.summary.key: {{ event.id }}: column 1: unknown name event: a rule on a schedule knows"},
+			"13: effects.summary.key: {{ event.id }}: column 1: unknown name event: a rule on a schedule can use"},
 		"what changed": {"new.active == true", `changed("active")`,
-			"unknown name changed: a rule on a schedule knows"},
+			"unknown name changed: a rule on a schedule can use"},
 		"an event to send": {`until: "{{ window.end }}"`, `until: "{{ event.id }}"`,
 			"effects.summary.steps.0.json.until: {{ event.id }}: column 1: unknown name event: a rule on a schedule " +
-				"knows"},
+				"can use"},
 		"a key of all":      {"{{ new.id }}:", "", "13: effects.summary.key: does not contain the"},
 		"a cron expression": {"0 9 * * 1", "0 9 * *", "11: effects.summary.schedule.cron: "},
 		"a zone":            {"Europe/Berlin", "Europe/Berlinn", "11: effects.summary.schedule.time_zone: "},
@@ -82,7 +82,7 @@ func TestEffectSchedule_wrongSettings_areReported(t *testing.T) {
 	checkRejected(t, both, "effects.summary.each: does not apply to a rule on a")
 	change := strings.Replace(aSummary, "    schedule: "+schedule+"\n", "", 1)
 	// a rule about changes has no window
-	checkRejected(t, change, "unknown name window: a rule about a change knows old, new, object, event and changed()")
+	checkRejected(t, change, "unknown name window: a rule about a change can use old, new, object, event and changed()")
 }
 
 // Overlapping windows with a key that names the window are reported, because a change in two
@@ -134,11 +134,11 @@ func TestEffect_eachEvent_becomesRule(t *testing.T) {
 	}
 	checkMistakes(t, anEventRule, map[string]struct{ old, new, want string }{
 		"the state before": {`event.type ==`, `old.type ==`, "effects.summary.when: column 1: unknown name " +
-			"old: a rule about each event knows new, object and event"},
+			"old: a rule about each event can use new, object and event"},
 		"what changed": {`event.type == "customer.updated"`, `changed("email")`,
-			"unknown name changed: a rule about each event knows"},
+			"unknown name changed: a rule about each event can use"},
 		"a window": {`{{ event.key }}`, `{{ window.start }}`,
-			"unknown name window: a rule about each event knows"},
+			"unknown name window: a rule about each event can use"},
 		"a key without the event": {"{{ event.id }}", "{{ object.id }}",
 			"effects.summary.key: does not contain the event"},
 		"another part of it": {"{{ event.id }}", "{{ event.type }}",

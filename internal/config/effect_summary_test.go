@@ -64,7 +64,7 @@ func TestEffectSummary_wrongSettings_areReported(t *testing.T) {
 			"effects.summary.summary: applies only to a rule on a schedule: write schedule"},
 	})
 	without := strings.Replace(aSummary, "new.active == true", "summary.count > 0", 1)
-	checkRejected(t, without, "12: effects.summary.when: column 1: unknown name summary: a rule on a schedule knows "+
+	checkRejected(t, without, "12: effects.summary.when: column 1: unknown name summary: a rule on a schedule can use "+
 		"new, object and window, and summary if it has this section")
 	checkWarning(t, "misspelt", strings.Replace(aSummaryOfInvoices, "type: invoice", "type: invoise", 1),
 		"no known object type", "did you mean invoice")

@@ -133,8 +133,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.handler.
 // page reads what a page shows.
 type page func(ctx context.Context, r *request) (*view, error)
 
-// takes returns a page that rejects all parameters but these.
-func takes(p page, names ...string) page {
+// withParams returns a page that rejects all parameters except the named ones.
+func withParams(p page, names ...string) page {
 	return func(ctx context.Context, r *request) (*view, error) {
 		for _, name := range slices.Sorted(maps.Keys(r.texts)) {
 			if slices.Contains(names, name) {

@@ -12,7 +12,6 @@ import (
 	"github.com/postern-gateway/postern/internal/effects"
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/operations"
-	"github.com/postern-gateway/postern/internal/processor"
 	"github.com/postern-gateway/postern/internal/provider"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -43,11 +42,9 @@ func eventPage(ctx context.Context, r *request) (*view, error) {
 	}
 	v.Notes = eventNotes(r, e)
 	if e.Status == "pending" {
-		waiting, err := processor.ReadPendingWork(ctx, r.c.Pages)
-		if err != nil {
-			return nil, err
-		}
-		v.Notes = append(v.Notes, pendingNote(r, &waiting.Unapplied))
+		health := link("Health", path("health"))
+		v.Notes = append(v.Notes, note{Tone: "info", Link: &health, Text: "The event waits for a processor. See " +
+			"whether the processors run, and how many events wait:"})
 	}
 	v.Blocks = append(v.Blocks, block{Timeline: r.newTimeline("Times of this event", eventMoments(r, e,
 		related.Items))}, block{Actions: eventActions(r, e)}, receiptBlock(r, e))
@@ -126,18 +123,6 @@ func eventNotes(r *request, e *events.EventDetail) (all []note) {
 			" by", Link: &run})
 	}
 	return all
-}
-
-// pendingNote says how many events wait for a processor.
-func pendingNote(r *request, waiting *processor.PendingCount) note {
-	health := link("Health", path("health"))
-	n := note{Tone: "info", Link: &health, Text: plural(int(waiting.Count), "event has", "events have") +
-		" no outcome yet"}
-	if waiting.Since != nil {
-		n.Text += ", the oldest since " + r.shortTime(waiting.Since.Time).Text
-	}
-	n.Text += ". Whether the processors run:"
-	return n
 }
 
 // eventMoments are the times of an event, in order.

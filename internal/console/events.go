@@ -10,10 +10,10 @@ import (
 // pages are the pages by their path below Prefix.
 func (c *Console) pages() map[string]page {
 	all := map[string]page{
-		"{$}":         takes(overviewPage),
+		"{$}":         withParams(overviewPage),
 		"events":      eventList.page(),
-		"events/{id}": takes(eventPage, "source", "download"),
-		"find":        takes(findPage, "q"),
+		"events/{id}": withParams(eventPage, "source", "download"),
+		"find":        withParams(findPage, "q"),
 	}
 	maps.Copy(all, c.recordPages())
 	maps.Copy(all, c.workPages())

@@ -99,7 +99,7 @@ func historyRow(r *request, name operations.ObjectName, h *operations.HistoryIte
 	status := badge(h.Status)
 	switch {
 	case h.Differs != "":
-		status.Sub = "the present configuration gives another " + h.Differs
+		status.Sub = "the current configuration gives another " + h.Differs
 	case h.Outdated:
 		status.Sub = "by an older rule"
 	}
@@ -245,12 +245,12 @@ func objectAtPage(ctx context.Context, r *request) (*view, error) {
 	}
 	v := &view{Kind: visible(p.Type + " " + p.ID + " of source " + p.Source), Title: "State at " +
 		r.at(found.Time).Text, Text: "The state in the last event that was applied until then. Postern reads the " +
-		"stored event again with the present configuration.", Notes: diffNotes(&found.Event)}
+		"stored event again with the current configuration.", Notes: diffNotes(&found.Event)}
 	other, label := operations.ByOccurrence, "the state as the provider had it"
 	if found.Order == operations.ByOccurrence {
 		other, label = "", "the state as the mirror had it"
 		v.Text = "The state as the provider had it, in the event with the newest version that occurred until then. " +
-			"Postern reads the stored event again with the present configuration."
+			"Postern reads the stored event again with the current configuration."
 	}
 	if found.Late {
 		v.Notes = append(v.Notes, note{Tone: "info", Text: "This event arrived later. At that time the mirror had " +

@@ -140,9 +140,9 @@ func (r *request) queryTexts() (map[string]string, error) {
 // timeParams are the parameters of filters that are times.
 var timeParams = []string{"since", "until", "occurred_since", "occurred_until", "time"}
 
-// localTime reads a time as the pages show it: a date, a time of today, or both, in the operator's
-// zone. The result names the zone. When clocks go back, an hour comes twice: isEnd takes the second
-// one. Another text stays as it is.
+// localTime reads a time as the pages show it: a date, the last time of a clock, or both, in the
+// operator's zone. The result names the zone. When clocks go back, an hour comes twice: isEnd takes
+// the second one. Another text stays as it is.
 func (r *request) localTime(text string, isEnd bool) string {
 	for _, layout := range []string{time.DateTime, "2006-01-02 15:04", time.DateOnly, time.TimeOnly, "15:04"} {
 		at, err := time.ParseInLocation(layout, text, r.zone)
@@ -152,6 +152,9 @@ func (r *request) localTime(text string, isEnd bool) string {
 		if at.Year() == 0 { // the layout has no date
 			y, m, d := r.now.In(r.zone).Date()
 			at = time.Date(y, m, d, at.Hour(), at.Minute(), at.Second(), at.Nanosecond(), r.zone)
+			if at.After(r.now) { // a page from before midnight
+				at = at.AddDate(0, 0, -1)
+			}
 		}
 		other := at.Add(-time.Hour)
 		if isEnd {
@@ -188,6 +191,11 @@ func (r *request) filterOf(ctx context.Context, params any, main, aliases []stri
 		}
 		in := inputOf(&p)
 		in.Value = texts[p.Name]
+		if in.Kind == "select" && in.Value != "" && !slices.ContainsFunc(in.Choices, func(v value) bool {
+			return v.Value == in.Value
+		}) {
+			in.Choices = append(in.Choices, value{in.Value, in.Value}) // it stays until the operator corrects it
+		}
 		if slices.Contains(main, p.Name) {
 			f.Main = append(f.Main, in)
 			continue

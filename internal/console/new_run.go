@@ -196,7 +196,8 @@ func modeBlock(o *replay.Params, size *operations.ReplayPreview) block {
 	b := block{ID: "mode", Heading: "Effects"}
 	switch o.Mode {
 	case replay.Missing:
-		b.Text = "Mode missing: if the replay changes an object, the effects that are not in the ledger yet happen."
+		b.Text = "Mode missing: if the replay changes an object, Postern executes its effects that are not in the " +
+			"ledger yet."
 	case replay.Force:
 		n := "an unknown number of effects"
 		if a := size.RepeatedEffects; a != nil {

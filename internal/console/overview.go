@@ -172,7 +172,7 @@ func (r *request) processesBlock(ctx context.Context) (block, error) {
 	}
 	t := &table{Columns: []string{"Process", "State", "Version", "Started", "Configuration loaded", "Admin address"},
 		Empty: "No process has reported itself in the last hour.", Curl: curlLine(r, "/api/v1/processes", nil)}
-	digests := map[string]bool{}
+	digests, notes := map[string]bool{}, []note(nil)
 	for i := range page.Items {
 		p := &page.Items[i]
 		digests[p.ConfigDigest] = true
@@ -183,19 +183,19 @@ func (r *request) processesBlock(ctx context.Context) (block, error) {
 		case p.NotReady != "":
 			state = cell{Text: "not ready", Badge: true, Tone: "bad", Sub: visible(p.NotReady)}
 		}
-		loaded := r.at(p.ConfigLoadedAt)
 		if p.ConfigProblem != "" {
-			loaded.Sub = sentence(p.ConfigProblem)
+			notes = append(notes, note{Tone: "warning", Text: sentenceCase(p.Kind) + " on " + visible(p.Host) + ": " +
+				shorten(p.ConfigProblem, 500).Text})
 		}
 		name := text(p.Kind)
 		name.Sub = p.Host + " " + strconv.Itoa(p.PID)
-		t.Rows = append(t.Rows, []cell{name, state, text(p.Version), r.at(p.StartedAt), loaded,
+		t.Rows = append(t.Rows, []cell{name, state, text(p.Version), r.at(p.StartedAt), r.at(p.ConfigLoadedAt),
 			code(p.AdminAddress)})
 	}
-	b := block{ID: "processes", Heading: "Processes", Table: t}
+	b := block{ID: "processes", Heading: "Processes", Table: t, Notes: notes}
 	if len(digests) > 1 {
-		b.Notes = []note{{Tone: "warning", Text: "The processes have different configurations. Compare the times at " +
-			"which they were loaded, and restart or reload the oldest one."}}
+		b.Notes = append(b.Notes, note{Tone: "warning", Text: "The processes have different configurations. " +
+			"Compare the times at which they were loaded, and restart or reload the oldest one."})
 	}
 	return b, nil
 }

@@ -15,15 +15,15 @@ import (
 func (c *Console) recordPages() map[string]page {
 	return map[string]page{
 		"objects":                           objectList.page(),
-		"objects/{source}/{type}/{id}":      takes(objectPage, "account", "cursor", "download"),
-		"objects/{source}/{type}/{id}/diff": takes(diffPage, "account", "from", "to"),
+		"objects/{source}/{type}/{id}":      withParams(objectPage, "account", "cursor", "download"),
+		"objects/{source}/{type}/{id}/diff": withParams(diffPage, "account", "from", "to"),
 		"objects/{source}/{type}/{id}/at":   objectAtPage,
 		"rejections":                        rejectionList.page(),
 		"rejections/verify":                 verifyPage,
 		"failures":                          failuresPage,
-		"rejections/{id}":                   takes(rejectionPage, "download"),
+		"rejections/{id}":                   withParams(rejectionPage, "download"),
 		"conflicts":                         conflictList.page(),
-		"conflicts/{id}":                    takes(conflictPage, "download"),
+		"conflicts/{id}":                    withParams(conflictPage, "download"),
 		"outcomes":                          outcomeList.page(),
 		"refetches":                         refetchList.page(),
 	}

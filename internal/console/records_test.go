@@ -143,8 +143,9 @@ func TestPages_nextStep_isALink(t *testing.T) {
 		{applied, Prefix + "objects/stripe/customer/cus_0/diff?to=" + filepath.Base(applied),
 			"what this event changed"},
 		{applied, replay + "?ids=" + filepath.Base(applied), "Replay…"},
-		{pending, Prefix + "health", "1 event has no outcome yet, the oldest since"},
-		{"rejections", Prefix + "runs/new/reconcile?source=stripe", "The source stripe keeps 1 rejected deliveries"},
+		{pending, Prefix + "health", "The event waits for a processor."},
+		{"rejections", Prefix + "runs/new/reconcile?source=stripe",
+			"The source stripe has reached its limit of 1 rejected deliveries"},
 		{"", Prefix + "runs/2", "Runs in progress"},
 	} {
 		p := b.get(t, Prefix+c.page)

@@ -201,9 +201,9 @@ func fullRejections(r *request, groups []ingest.RejectionGroup) (all []note) {
 	for _, source := range slices.Sorted(maps.Keys(kept)) {
 		if r.c.RejectionsMaxCount > 0 && kept[source] >= r.c.RejectionsMaxCount {
 			reconcile := link("Reconcile the source", query(path("runs", "new", "reconcile"), "source", source))
-			all = append(all, note{Tone: "warning", Link: &reconcile, Text: fmt.Sprintf("The source %s keeps %s "+
-				"rejected deliveries at most (rejections.max_count), and has as many: older ones are deleted. A "+
-				"reconciliation adds the events that are missing.", visible(source),
+			all = append(all, note{Tone: "warning", Link: &reconcile, Text: fmt.Sprintf("The source %s has "+
+				"reached its limit of %s rejected deliveries (rejections.max_count). Postern deletes the oldest ones. "+
+				"A reconciliation adds the events that are missing.", visible(source),
 				groupDigits(r.c.RejectionsMaxCount))})
 		}
 	}

@@ -184,7 +184,7 @@ func problemView(r *request, p *admin.Problem) *view {
 	} else if r.Method == http.MethodGet && p.Status >= http.StatusInternalServerError {
 		v.Blocks = []block{{Text: "The rest of the console may work. This page was requested at " +
 			r.now.In(r.zone).Format(time.TimeOnly) + ".", Fields: []field{{"Try again", []cell{link(r.URL.Path,
-			r.URL.RequestURI())}}, {"What works", []cell{link("Health", path("health"))}}}}}
+			r.URL.RequestURI())}}, {"Still available", []cell{link("Health", path("health"))}}}}}
 	}
 	if r.filter != nil && p.Status < http.StatusInternalServerError {
 		v.Blocks = append(v.Blocks, block{Filter: r.filter})

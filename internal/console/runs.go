@@ -31,15 +31,15 @@ func (c *Console) workPages() map[string]page {
 		"runs/new/reconcile":   newReconciliation,
 		"reconciliation":       reconciliationPage,
 		"schedules":            scheduleList.page(),
-		"schedules/{name}":     takes(schedulePage),
+		"schedules/{name}":     withParams(schedulePage),
 		"effects":              effectList.page(),
-		"effects/{id}":         takes(effectPage),
+		"effects/{id}":         withParams(effectPage),
 		"effects/rules/{rule}": rulePage,
 		"audit":                auditList.page(),
 		"redactions":           redactionList.page(),
-		"retention":            takes(retentionPage),
-		"health":               takes(healthPage),
-		"help":                 takes(helpPage),
+		"retention":            withParams(retentionPage),
+		"health":               withParams(healthPage),
+		"help":                 withParams(helpPage),
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/postern-gateway/postern/internal/admin"
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/postgres"
 )
 
 // errNoSession means that the browser must log in first.
@@ -39,8 +40,8 @@ func cookieName(r *http.Request) string {
 
 // operatorOf identifies the operator by the session. Where no token is required, a browser without
 // session may do everything. used: the operator sent the request. While the database is
-// unavailable, a session that was valid a short time ago can still read pages, because some tell
-// what happens. Errors: errNoSession, and those of the database.
+// unavailable, a session that was valid a short time ago can still read pages, because some pages
+// explain the outage. Errors: errNoSession, and those of the database.
 func (c *Console) operatorOf(r *http.Request, used bool) (operator, error) {
 	cookie, err := r.Cookie(cookieName(r))
 	if err == nil {
@@ -54,7 +55,7 @@ func (c *Console) operatorOf(r *http.Request, used bool) (operator, error) {
 		}
 		if !errors.Is(err, adminauth.ErrUnknownToken) {
 			who, ok := c.recent.find(formToken([]byte(cookie.Value)), c.Now())
-			if ok && r.Method == http.MethodGet {
+			if ok && r.Method == http.MethodGet && postgres.IsUnavailable(err) {
 				return who, nil
 			}
 			return operator{formToken: formToken([]byte(cookie.Value))}, err
@@ -68,7 +69,7 @@ func (c *Console) operatorOf(r *http.Request, used bool) (operator, error) {
 }
 
 const (
-	// recentFor is for how long a session is known without the database.
+	// recentFor is for how long a session is accepted without the database.
 	recentFor = 15 * time.Minute
 	// maxRecent limits the memory for sessions.
 	maxRecent = 1000
@@ -189,25 +190,26 @@ func (c *Console) recordDenied(ctx context.Context, hr *http.Request) {
 	}
 }
 
-// logout ends the session.
+// logout ends the session. While the database is unavailable, only this browser forgets it.
 func (c *Console) logout(w http.ResponseWriter, hr *http.Request) {
 	r, err := c.newRequest(w, hr)
-	if err == nil {
-		err = c.checkForm(r)
+	if r.who.formToken == "" {
+		c.fail(w, r, err)
+		return
 	}
-	if err == nil {
+	if err = c.checkForm(r); err == nil {
 		if cookie, cookieErr := hr.Cookie(cookieName(hr)); cookieErr == nil {
 			ctx, cancel := context.WithTimeout(hr.Context(), PageTimeout)
 			defer cancel()
-			c.recent.remove(r.who.formToken)
 			err = adminauth.DeleteSession(ctx, c.Sessions, cookie.Value)
 		}
+		c.recent.remove(r.who.formToken)
+		setCookie(w, hr, cookieName(hr), "", -1)
 	}
 	if err != nil {
 		c.fail(w, r, err)
 		return
 	}
-	setCookie(w, hr, cookieName(hr), "", -1)
 	http.Redirect(w, hr, Prefix, http.StatusSeeOther)
 }
 

@@ -10,10 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/postern-gateway/postern/internal/admin"
-
 	"github.com/postern-gateway/postern/internal/adminauth"
+	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
 )
 
@@ -195,35 +194,45 @@ func TestSession_end_needsALogin(t *testing.T) {
 // need no database. It changes nothing, and other browsers stay outside.
 func TestSession_databaseUnavailable_readsPages(t *testing.T) {
 	t.Parallel()
-	var sessions *pgxpool.Pool
+	var proxy *testkit.FaultProxy
 	now := time.Now()
 	e := newEnv(t, requireTokens, func(o *Options) {
-		var err error
-		sessions, err = pgxpool.NewWithConfig(t.Context(), o.Pages.Config())
+		proxy = testkit.Proxy(t, o.Pages.Config().ConnString())
+		sessions, err := postgres.Connect(t.Context(), postgres.Options{URL: proxy.URL, Role: "postern_operator"})
 		testkit.Must(t, err)
 		t.Cleanup(sessions.Close)
 		o.Sessions, o.Now = sessions, func() time.Time { return now }
 	})
 	recent, other := e.login(t, "recent", adminauth.Operator), e.login(t, "other", adminauth.Operator)
-	form := recent.get(t, "/console/refetches")
+	form, session := recent.get(t, "/console/refetches"), recent.cookies(t)[0]
+	late := e.login(t, "late", adminauth.Operator)
+	late.get(t, "/console/help")
 	out := e.login(t, "out", adminauth.Operator)
 	out.get(t, "/console/help")
 	_, err := adminauth.RevokeToken(t.Context(), e.pool, "out")
 	testkit.Must(t, err)
 	out.get(t, "/console/help").want(t, "a revoked token", http.StatusSeeOther)
-	sessions.Close()
+	proxy.Cut()
 	for _, row := range []struct {
 		name    string
 		browser *browser
 		want    int
-	}{{"a recent session", recent, 200}, {"a session without a request", other, 500}, {"a revoked token", out, 500}} {
+	}{{"a recent session", recent, 200}, {"a session without a request", other, 503}, {"a revoked token", out, 503}} {
 		row.browser.get(t, "/console/help").want(t, row.name, row.want)
 	}
 	recent.submit(t, form, "Request a refetch", "p.source", "stripe", "p.type", "customer", "p.object_id", "cus_1").
-		want(t, "a change", http.StatusInternalServerError)
+		want(t, "a change", http.StatusServiceUnavailable)
 	e.db.WantRows(t, 0, "refetch_requests")
+	leaves := recent.post(t, "/console/logout", url.Values{"form_token": form.forms()["Log out"].values["form_token"]})
+	leaves.want(t, "a logout", http.StatusServiceUnavailable)
+	if c := cookieOf(t, leaves); c == nil || c.MaxAge >= 0 {
+		t.Errorf("the browser keeps the session after the logout: %v", c)
+	}
+	recent.headers.Set("Cookie", session.Name+"="+session.Value)
+	recent.get(t, "/console/help").want(t, "after the logout", http.StatusServiceUnavailable)
+	late.get(t, "/console/help").want(t, "another recent session", http.StatusOK)
 	now = now.Add(recentFor)
-	recent.get(t, "/console/help").want(t, "later", http.StatusInternalServerError)
+	late.get(t, "/console/help").want(t, "later", http.StatusServiceUnavailable)
 }
 
 // Only paths of the console are places to go to after a login or a change.

@@ -16,7 +16,7 @@ import (
 
 // sourcePages are the pages of sources.
 func (c *Console) sourcePages() map[string]page {
-	return map[string]page{"sources": takes(sourcesPage, "cursor"), "sources/{name}": takes(sourcePage),
+	return map[string]page{"sources": withParams(sourcesPage, "cursor"), "sources/{name}": withParams(sourcePage),
 		"source-types": typeList.page()}
 }
 
@@ -37,13 +37,14 @@ func (r *request) sourcesBlock(ctx context.Context, cursor string) (block, error
 		return block{}, err
 	}
 	t := &table{Columns: sourceColumns, Rows: rows(r, found.Items, sourceRow), MoreLabel: "Show more",
-		Empty: "There is no source. Add one below sources in the configuration file.",
-		Curl:  curlLine(r, "/api/v1/sources", nil)}
+		Empty: noSource, Curl: curlLine(r, "/api/v1/sources", nil)}
 	if found.Next != "" {
 		t.More = query(path("sources"), "cursor", found.Next)
 	}
 	return block{ID: "sources", Heading: "Sources", Table: t}, nil
 }
+
+const noSource = "There is no source. Add one below sources in the configuration file."
 
 // shownSources is how many sources the overview lists.
 const shownSources = 20
@@ -65,6 +66,13 @@ func (r *request) activeSources(ctx context.Context) (block, error) {
 	b := block{ID: "sources", Heading: "Sources", Table: &table{Columns: sourceColumns, Curl: curlLine(r,
 		"/api/v1/sources", nil), Rows: rows(r, active[:min(len(active), shownSources)], sourceRow)}}
 	all := link("all sources", path("sources"))
+	if len(found.Items) == 0 {
+		b.Table.Empty = noSource
+	}
+	if found.Next != "" {
+		b.Notes = append(b.Notes, note{Tone: "info", Text: fmt.Sprintf("These are of the first %s sources by name.",
+			groupDigits(events.MaxLimit)), Link: &all})
+	}
 	if more := len(active) - shownSources; more > 0 {
 		b.Notes = append(b.Notes, note{Tone: "info", Text: plural(more, "other source has", "other sources have") +
 			" had events.", Link: &all})

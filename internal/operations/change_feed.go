@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -78,50 +77,42 @@ func (p *ChangeParams) query(ctx context.Context, r *changes.Reader, endpoints f
 		q.After, err = changes.ParseCursor(p.After)
 	}
 	if err == nil && p.Type != "" && q.After == (changes.Cursor{}) {
-		err = p.checkType(ctx, r.Pool, endpoints, q.Source)
+		err = p.checkType(ctx, r.Pool, endpoints(), q.Source)
 	}
 	return q, wait, err
 }
 
-// hasTypeSQL returns whether the sources from $1 to $2 have an object of a type. It walks their
-// accounts through the primary key.
+// maxTypeAccounts is how many accounts of a source are searched for an object of a type.
+const maxTypeAccounts = 1000
+
+// hasTypeSQL returns whether the source $1 has an object of type $2, or more than $3 accounts. It
+// walks the accounts through the primary key.
 const hasTypeSQL = `
 WITH RECURSIVE hop AS (
-  (SELECT o.source, o.account FROM objects o WHERE o.source >= $1 AND o.source <= $2
-   ORDER BY o.source, o.account LIMIT 1)
+  (SELECT o.account, 1 AS n FROM objects o WHERE o.source = $1 ORDER BY o.account LIMIT 1)
   UNION ALL
-  SELECT k.* FROM hop CROSS JOIN LATERAL (
-    SELECT o.source, o.account FROM objects o
-    WHERE (o.source, o.account) > (hop.source, hop.account) AND o.source <= $2 ORDER BY o.source, o.account LIMIT 1) k
+  SELECT k.account, hop.n + 1 FROM hop CROSS JOIN LATERAL (
+    SELECT o.account FROM objects o WHERE o.source = $1 AND o.account > hop.account ORDER BY o.account LIMIT 1) k
+  WHERE hop.n <= $3
 )
-SELECT EXISTS (SELECT FROM hop CROSS JOIN LATERAL (SELECT FROM objects o
-  WHERE o.source = hop.source AND o.account = hop.account AND o.object_type = $3 LIMIT 1) k)`
+SELECT EXISTS (SELECT FROM hop WHERE hop.n > $3 OR EXISTS (SELECT FROM objects o
+  WHERE o.source = $1 AND o.account = hop.account AND o.object_type = $2 OFFSET 0))`
 
-// checkType checks the type of a reader that starts. A type of which no object exists is probably
-// misspelt if a source has a type with a similar name. Errors: events.ErrInvalid.
-func (p *ChangeParams) checkType(ctx context.Context, pool *pgxpool.Pool, endpoints func() []config.Endpoint,
+// checkType checks the type of a reader who starts to read a source. A type of which no object
+// exists is probably misspelt if the provider has one with a similar name. Errors:
+// events.ErrInvalid.
+func (p *ChangeParams) checkType(ctx context.Context, pool *pgxpool.Pool, endpoints []config.Endpoint,
 	number int32) error {
-	similar := ""
-	for _, e := range endpoints() {
-		if p.Source != "" && e.Source.Name != p.Source {
-			continue
-		}
-		if slices.Contains(e.ObjectTypes, p.Type) {
-			return nil
-		}
-		if similar == "" {
-			similar = e.SimilarType(p.Type)
-		}
+	i := slices.IndexFunc(endpoints, func(e config.Endpoint) bool { return e.Source.Name == p.Source })
+	if i < 0 {
+		return nil
 	}
+	similar := endpoints[i].SimilarType(p.Type)
 	if similar == "" {
 		return nil
 	}
-	from, to := number, number
-	if number == 0 {
-		to = math.MaxInt32
-	}
 	var exists bool
-	err := pool.QueryRow(ctx, hasTypeSQL, from, to, p.Type).Scan(&exists)
+	err := pool.QueryRow(ctx, hasTypeSQL, number, p.Type, maxTypeAccounts).Scan(&exists)
 	if err == nil && !exists {
 		err = invalid("no object has the type %q; did you mean %s?", p.Type, similar)
 	}

@@ -20,7 +20,7 @@ type DoctorReport struct {
 	Warnings int            `json:"warnings"`
 }
 
-// Doctor checks the environment of this process, at most once in 5 seconds. Concurrent callers get
+// Doctor checks the environment of this process, at most every 5 seconds. Concurrent callers get
 // the same report.
 type Doctor struct {
 	// Options returns what to check.

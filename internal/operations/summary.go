@@ -74,8 +74,8 @@ var attentions = []attention{
 		"%s spools have deliveries that are not in the log", "/spools", nil},
 	{"processes_not_ready", "a process is not ready, or does not report",
 		"%s processes are not ready, or do not report", "/processes", nil},
-	{"outdated_configurations", "a process uses an older configuration than its file has",
-		"%s processes use an older configuration than their file has", "/processes", nil},
+	{"outdated_configurations", "a process does not use its current configuration file",
+		"%s processes do not use their current configuration file", "/processes", nil},
 	{"silent_types", "an event type has become silent", "%s event types have become silent", "/source-types",
 		map[string]string{"silent": "true"}},
 	{"rebuilds_awaiting_decision", "a rebuild awaits a decision: swap or discard its staged objects",
@@ -129,8 +129,8 @@ UNION ALL
 SELECT 9, count(*), min(p.reported_at), clock_now() FROM (SELECT reported_at FROM processes
   WHERE not_ready <> '' OR reported_at < clock_now() - interval '30 seconds' LIMIT $1) p
 UNION ALL
-SELECT 10, count(*), min(p.config_loaded_at), clock_now() FROM (SELECT config_loaded_at FROM processes
-  WHERE config_problem <> '' LIMIT $1) p
+SELECT 10, count(*), NULL, clock_now() FROM (SELECT FROM processes
+  WHERE config_problem <> '' AND reported_at >= clock_now() - interval '30 seconds' LIMIT $1) p
 UNION ALL
 SELECT 11, count(*), min(t.last_at), clock_now() FROM (SELECT t.last_at FROM source_types t
   WHERE ` + activity.IsSilentSQL + ` LIMIT $1) t

@@ -109,8 +109,7 @@ func administrator(t *testing.T, db *testkit.DB) func(statement string) {
 	return func(statement string) { t.Helper(); testkit.ExecSQL(t, conn, statement) }
 }
 
-// If a login lacks the right to create, the error says what an administrator must run, even if the
-// schema exists. With either remedy the migration succeeds.
+// A migration without a server names the database and the remedy, and each attempt once.
 func TestMigrate_noServer_namesDatabaseAndRemedy(t *testing.T) {
 	t.Parallel()
 	const url = "postgres://u@127.0.0.1:1/d"
@@ -125,6 +124,8 @@ func TestMigrate_noServer_namesDatabaseAndRemedy(t *testing.T) {
 	}
 }
 
+// If a login lacks the right to create, the error says what an administrator must run, even if the
+// schema exists. With either remedy the migration succeeds.
 func TestMigrate_missingRight_saysWhatToRun(t *testing.T) {
 	t.Parallel()
 	testkit.Database(t) // the template database has already created Postern's roles

@@ -33,8 +33,8 @@ type ValueMatcher struct {
 func NewValueMatcher(path, value string) (ValueMatcher, error) {
 	f := ValueMatcher{Path: path, Salt: []byte(rand.Text())}
 	if strings.TrimSpace(value) == "" {
-		return f, fmt.Errorf("%w: give the value at that path too: an empty one would match everything without it",
-			events.ErrInvalid)
+		return f, fmt.Errorf("%w: give the value at that path too: an empty value would match every body that "+
+			"has none there", events.ErrInvalid)
 	}
 	if f.Digest = f.digest(value); len(normalize(value)) >= minSearchLength {
 		f.Length = len(normalize(value))

@@ -58,7 +58,7 @@ type change struct {
 	reserved []string
 }
 
-const reservedSQL = `SELECT word FROM pg_get_keywords() WHERE catcode = 'R'`
+const reservedSQL = `SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')`
 
 // lockSQL allows one change of typed views at a time.
 const lockSQL = `SELECT pg_advisory_xact_lock(hashtext('postern typed views'))`
@@ -167,11 +167,7 @@ func Create(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error
 // with new columns or notes. It reads all samples before it locks a view. Errors: ErrNotFound.
 func Update(ctx context.Context, pool *pgxpool.Pool, r Request) ([]Result, error) {
 	return inChange(ctx, pool, "views update", r, func(ctx context.Context, c *change) (out []Result, err error) {
-		if len(c.have) == 0 && r.Source == "" {
-			return nil, fmt.Errorf("%w: there are no typed views; create them with postern views create SOURCE",
-				events.ErrNotFound)
-		}
-		if len(c.have) == 0 {
+		if len(c.have) == 0 && r.Source != "" {
 			return nil, fmt.Errorf("%w: source %[2]s has no typed views; see postern views list, or create them with "+
 				"postern views create %[2]s", events.ErrNotFound, r.Source)
 		}
@@ -219,7 +215,7 @@ func (c *change) readSource(ctx context.Context, source string) (map[string][]st
 		if err != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("source %s: %w: the known sources are %s", source, events.ErrNotFound,
+		return nil, fmt.Errorf("source %s: %w: the registered sources are %s", source, events.ErrNotFound,
 			cmp.Or(strings.Join(known, ", "), "none"))
 	}
 	if err != nil {

@@ -71,7 +71,7 @@ const leadingColumns = 2
 var fixedColumns = []part{
 	{name: "id", reads: "object_id", comment: "The provider's id of the object."},
 	{name: "account", reads: "account", comment: "Tenant inside the source. Empty where there is none."},
-	{name: "deleted", reads: "deleted OR o.version_at = -9223372036854775808",
+	{name: "deleted", reads: "deleted OR o.version_at = -9223372036854775808 AND o.refetch_after = 0",
 		comment: "The object is deleted, or no stored event makes it any more."},
 	{name: "ambiguous", reads: "ambiguous", comment: "The tied states do not tell which of them is current."},
 	{name: "revision", reads: "revision", comment: "Grows with each change of state, deleted or ambiguous."},

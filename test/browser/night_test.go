@@ -55,8 +55,8 @@ func TestTail_sessionEnds_saysSo(t *testing.T) {
 	b.saysNot("New events appear on top.")
 }
 
-// A page that cannot be read again says so, and keeps what the operator has entered.
-func TestHealth_serverUnreachableOrSessionEnded_saysFromWhenItIs(t *testing.T) {
+// A page that cannot be refreshed says so, and keeps what the operator has entered.
+func TestHealth_serverUnreachableOrSessionEnded_showsTimeOfContent(t *testing.T) {
 	way, err := newLink("tcp", strings.TrimPrefix(guarded.Console, "http://"))
 	must(t, err)
 	defer func() { _ = way.Close() }()
@@ -79,7 +79,7 @@ func TestHealth_serverUnreachableOrSessionEnded_saysFromWhenItIs(t *testing.T) {
 	b.waitFor(`!document.querySelector("p.outdated")`)
 	_, err = guarded.postern("token", "revoke", "olga", "--reason", "a test")
 	must(t, err)
-	b.says("Your session has ended. The page is from")
+	b.says("Your session has ended. The page shows the state of")
 	reason := eval[string](b, `document.querySelector('details.action[open] [name="p.reason"]').value`)
 	if reason != "entered" {
 		t.Errorf("the reason is %q", reason)

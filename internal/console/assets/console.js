@@ -44,18 +44,22 @@
     if (keyed.matches("input")) keyed.focus(); else keyed.click();
   });
 
-  // A page that cannot be read again keeps its content, and says from when it is.
+  // A page that cannot be refreshed keeps its content, and shows the time of it.
   const main = document.getElementById("main");
   const outdated = (cause, remedy) => {
     const note = main.querySelector("p.outdated") ?? document.createElement("p");
     note.className = "note bad outdated";
     note.role = "alert";
-    note.textContent = `${cause} The page is from ${document.getElementById("clock").innerText}. ${remedy}`;
+    const text = `${cause} The page shows the state of ${document.getElementById("clock").innerText}. ${remedy}`;
+    if (note.textContent !== text) note.textContent = text;
     if (!note.isConnected) main.prepend(note);
   };
-  main.addEventListener("htmx:error", () => outdated("The server does not respond.", "It is read again soon."));
+  const noServer = () => outdated("The server does not respond.", "The page refreshes automatically.");
+  main.addEventListener("htmx:error", (e) => { if (e.target === main) noServer(); });
   main.addEventListener("htmx:response:error", (e) => {
-    if (e.detail.ctx.response.status === 401) outdated("Your session has ended.", "Reload it to log in.");
+    const status = e.detail.ctx.response.status;
+    if (status === 401) outdated("Your session has ended.", "Reload the page to log in.");
+    if (status === 502 || status === 504) noServer(); // of a proxy
   });
 
   // A list that follows new events keeps its newest rows. While the operator reads further down, new rows wait.

@@ -132,11 +132,14 @@ func (s Scope) explainField(err error, text string) error {
 	if !errors.As(err, &f) || !strings.HasPrefix(f.Message, "unknown field ") {
 		return withoutExcerpt(err)
 	}
-	parent := parentName.FindStringSubmatch(string([]rune(text)[:f.Column]))
+	parent := parentName.FindStringSubmatch(string([]rune(text)[:min(f.From, len([]rune(text)))]))
 	if parent == nil || parent[1] == "steps" {
 		return withoutExcerpt(err)
 	}
-	fields, _ := s.variables()[parent[1]].(types.Map)
+	fields, ok := s.variables()[parent[1]].(types.Map)
+	if !ok { // a name of the expression's own
+		return withoutExcerpt(err)
+	}
 	return fmt.Errorf("%w: %s has %s", withoutExcerpt(err), parent[1],
 		strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 }

@@ -65,9 +65,10 @@ SELECT l.n, l.changed_id FROM (
   CROSS JOIN LATERAL (SELECT c.number, c.changed_id FROM ` + changesOf + ` ORDER BY c.number LIMIT $9) c
 ) l WHERE l.up_to <= $10 ORDER BY l.up_to`
 
-	// numberSQL is what can be added up: a number, or a text with a decimal number. Bounds inside the
-	// pattern would make it slow.
-	numberSQL = `CASE WHEN octet_length(t.value) <= 200 AND t.value ~ '^-?[0-9]+([.][0-9]+)?$' THEN t.value::numeric END`
+	// numberSQL is what can be added up: a number, or a text with a decimal number. Bounds inside
+	// the pattern would make it slow.
+	numberSQL = `CASE WHEN octet_length(t.value) <= 200 AND t.value ~ '^-?[0-9]+([.][0-9]+)?$'
+      THEN t.value::numeric END`
 
 	// summarySQL reads the summaries of objects as JSON, and what could not be added up. An object
 	// that is uncertain or does not contain the id any more belongs to a later window.

@@ -31,7 +31,7 @@ import (
 func BenchmarkSummary(t *testing.B) {
 	const customers, slice, pace = 10_000, 300, 10 * time.Millisecond
 	var took time.Duration
-	var alone, beside []time.Duration
+	var alone, alongside []time.Duration
 	var slower []float64 // in percent, for each two slices
 	for n := range t.N {
 		t.StopTimer()
@@ -83,28 +83,28 @@ func BenchmarkSummary(t *testing.B) {
 		for done := false; !done; {
 			var pair [2][]time.Duration
 			for i := range pair {
-				beside := (i + len(slower)) % 2
+				alongside := (i + len(slower)) % 2
 				ctx, stop := context.WithCancel(t.Context())
 				stopped := make(chan error, 1)
-				if beside == 0 {
+				if alongside == 0 {
 					stopped <- nil
 				} else {
 					t.StartTimer()
 					go func() { stopped <- a.Run(ctx) }()
 				}
 				began := time.Now()
-				pair[beside] = apply(slice)
+				pair[alongside] = apply(slice)
 				stop()
 				must(t, <-stopped)
 				t.StopTimer()
-				if beside == 1 {
+				if alongside == 1 {
 					took += time.Since(began)
 				}
 			}
 			done = b.db.QueryStrings(t, `SELECT (window_end IS NULL)::text FROM effect_windows`)[0] == "true"
 			if !done || len(slower) == 0 {
 				slower = append(slower, 100*(mean(pair[1])/mean(pair[0])-1))
-				alone, beside = append(alone, pair[0]...), append(beside, pair[1]...)
+				alone, alongside = append(alone, pair[0]...), append(alongside, pair[1]...)
 			}
 		}
 		if got := len(b.db.QueryStrings(t, `SELECT key FROM effects`)); got != customers {
@@ -118,7 +118,7 @@ func BenchmarkSummary(t *testing.B) {
 		squares += (one - mean(slower)) * (one - mean(slower))
 	}
 	t.ReportMetric(math.Sqrt(squares)/float64(len(slower)), "%-standard-error")
-	for name, all := range map[string][]time.Duration{"alone": alone, "beside": beside} {
+	for name, all := range map[string][]time.Duration{"alone": alone, "alongside": alongside} {
 		slices.Sort(all)
 		t.ReportMetric(mean(all)/1e6, "ms-mean-"+name)
 		t.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "ms-p50-"+name)
