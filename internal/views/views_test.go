@@ -164,7 +164,7 @@ func TestCreate_hostileNames_giveReadableViews(t *testing.T) {
 	long := strings.Repeat("é", 40)
 	fields := map[string]string{ // columns by field
 		"state": "state_field", "State": "state_field_", "deleted": "deleted_field", "ID": "id_field",
-		"select": "select_field", "user": "user_field", "ctid": "ctid",
+		"select": "select_field", "user": "user_field", "left": "left_field", "ctid": "ctid",
 		"": "_", "a": "a", "A": "a_", "lineItems": "line_items",
 		"3ds": "_3ds", `q"uo'te\`: "q_uo_te_", "a.b": "a_b", "a-b": "a_b", "$1": "_1", "$2 /* ": "",
 		"größe": "größe", long: "", long + "1": "", strings.Repeat("x", 64): "",
@@ -440,6 +440,9 @@ func TestCreate_rights_areThoseOfReaders(t *testing.T) {
 	b.Exec(t, `UPDATE objects SET version_at = -9223372036854775808`) // as a rebuild that empties the object
 	equal(t, "emptied", []string{`{"typed": true, "deleted": true, "redacted": false}`}, b.rows(t, `SELECT o.deleted,
 		o.redacted, v.deleted AS typed FROM stripe.thing v JOIN mirror.objects o ON o.object_id = v.id`))
+	b.Exec(t, `UPDATE objects SET refetch_after = 1`) // as an event without the state of a new object
+	equal(t, "waiting for its refetch", []string{`{"typed": false, "deleted": false}`}, b.rows(t, `SELECT o.deleted,
+		v.deleted AS typed FROM stripe.thing v JOIN mirror.objects o ON o.object_id = v.id`))
 	for role, statements := range map[string][]string{
 		"reader":    {"DELETE FROM stripe.thing", "CREATE VIEW stripe.mine AS SELECT 1", "DROP VIEW stripe.thing"},
 		"operator":  {"UPDATE stripe.thing SET revision = 1", "CREATE TABLE stripe.mine ()"},
