@@ -96,7 +96,7 @@ func must(t testing.TB, err error) {
 // fails first, and these seconds pass while gateways restart and PostgreSQL fails.
 func TestSite_serversFailAndDaemonsRestart_keepsPromises(t *testing.T) {
 	t.Parallel()
-	r := setup(t, strings.Replace(sources, "drain_delay: 1s", "drain_delay: 5s", 1))
+	r := setup(t, strings.Replace(sources, "drain_delay: 1s", "drain_delay: 3s", 1))
 	b := balance(t, r.site.Gateways)
 	r.senders.urls, r.senders.pause = []string{"http://" + b.listener.Addr().String()}, 20*time.Millisecond
 	stop := r.sending(t, 8)
@@ -154,17 +154,17 @@ func (r *run) restart(t *testing.T, b *balancer, daemons [2]*site.Daemon) {
 	}
 }
 
-// natsFaults kills one of three NATS servers, pauses one, partitions one, and restarts all in turn.
+// natsFaults kills one of three NATS servers, pauses one, and restarts all in turn.
 func natsFaults() []fault {
 	return []fault{named("NATS server killed", 0, 2*sec), named("NATS server paused", 3*sec, 2*sec),
-		named("NATS partitioned", 6*sec, 5*sec), named("NATS servers restarted in turn", 11*sec, 0)}
+		named("NATS servers restarted in turn", 6*sec, 0)}
 }
 
 // postgresFaults loses the primary of PostgreSQL and promotes its standby, which then rejects
 // writes, and then stalls.
 func postgresFaults() []fault {
-	return []fault{named("primary lost, standby promoted", 0, sec), named("PostgreSQL read-only", 5*sec, 2*sec),
-		named("primary paused", 8*sec, 2*sec)}
+	return []fault{named("primary lost, standby promoted", 0, sec), named("PostgreSQL read-only", 4*sec, 2*sec),
+		named("primary paused", 7*sec, 2*sec)}
 }
 
 // recover repairs the site. Gateways and processors must have survived its faults.
