@@ -3,6 +3,7 @@ package activity_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ func newReporter(t *testing.T, db *testkit.DB, id string) *activity.Reporter {
 		Process: activity.Process{ID: id, Kind: activity.Gateway, Host: "here", PID: 7, Version: "v1"},
 		State: func(context.Context) activity.State {
 			return activity.State{NotReady: "no\x00 disk", ConfigLoaded: 10 * time.Second, CanReprocess: true,
-				ConfigProblem: "a\x00 typo"}
+				ConfigProblem: "a\x00 typo" + strings.Repeat("é", 2000)}
 		},
 		Counters: prometheus.NewRegistry(), Started: time.Now().Add(-time.Minute), Interval: 10 * time.Millisecond}
 }
@@ -66,7 +67,7 @@ func TestReporter_process_isListedUntilItStops(t *testing.T) {
 	one.StartedAt, one.ReportedAt, one.ConfigLoadedAt = events.Instant{}, events.Instant{}, events.Instant{}
 	want := r.Process
 	want.NotReady, want.CanReprocess, want.Reports = "no\ufffd disk", true, true
-	want.ConfigProblem = "a\ufffd typo"
+	want.ConfigProblem = "a\ufffd typo" + strings.Repeat("é", 995) // at most 2,000 bytes
 	testkit.Equal(t, "process", want, one)
 	if quiet := found[1]; quiet.ID != "quiet" || quiet.Reports {
 		t.Errorf("a process that does not report: %+v", quiet)

@@ -357,6 +357,9 @@ func TestFeedCursors_reports_moveCursor(t *testing.T) {
 	b.wantResponses(t, [][2]string{
 		{"GET /changes?feed_cursor=shop", "410"},
 		{`PUT /feed-cursors/shop {"after": ""}`, "200"}, // its reader starts again, without an operator
+	})
+	b.db.WantRows(t, 2, "audit") // the cursor went back
+	b.wantResponses(t, [][2]string{
 		{`POST /feed-epochs {"reason": "a snapshot"}`, "200"},
 		{"GET /feed-cursors/shop", `200 {"ended": true}`},
 		{"GET /changes?feed_cursor=shop", "410"},

@@ -92,7 +92,6 @@ func (r *reloader) reload(ctx context.Context) {
 		r.retryLater = postgres.IsUnavailable(err)
 	}
 	if err == nil {
-		r.configProblem.Store(needRestart(r.loader.NeedRestart(cfg)))
 		r.results.WithLabelValues("ok").Inc()
 		r.last.SetToCurrentTime()
 		return
@@ -165,7 +164,8 @@ func (r *reloader) apply(ctx context.Context, cfg *config.Config) error {
 	if r.gateway != nil {
 		r.gateway.Replace(gatewaySources(cfg, known))
 	}
-	if problem := needRestart(r.loader.NeedRestart(cfg)); problem != nil {
+	problem := needRestart(r.loader.NeedRestart(cfg))
+	if r.configProblem.Store(problem); problem != nil {
 		r.Logger.Warn(*problem)
 	}
 	attrs := append([]any{"sources", len(cfg.Sources)}, changedSources(r.current, cfg)...)

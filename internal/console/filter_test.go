@@ -32,6 +32,9 @@ func TestFilter_invalidParameter_staysInTheForm(t *testing.T) {
 			t.Errorf("%s: the form does not have the given source", page)
 		}
 	}
+	if p := b.get(t, Prefix+"events?status=ded"); !strings.Contains(p.body, `value="ded" selected`) {
+		t.Error("the form does not have the wrong choice")
+	}
 }
 
 // A control that selects nothing does not offer to select any: that would not say what happens. A

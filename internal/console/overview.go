@@ -183,7 +183,7 @@ func (r *request) processesBlock(ctx context.Context) (block, error) {
 		case p.NotReady != "":
 			state = cell{Text: "not ready", Badge: true, Tone: "bad", Sub: visible(p.NotReady)}
 		}
-		if p.ConfigProblem != "" {
+		if p.ConfigProblem != "" && p.Reports {
 			notes = append(notes, note{Tone: "warning", Text: sentenceCase(p.Kind) + " on " + visible(p.Host) + ": " +
 				shorten(p.ConfigProblem, 500).Text})
 		}

@@ -227,3 +227,32 @@ func TestFind_quotedID_leadsToItsPage(t *testing.T) {
 	}
 	b.get(t, query(path("find"), "q", `"",`)).want(t, "only quotation marks", http.StatusOK, "Nothing has the id")
 }
+
+// The overview shows sources with silent types first, then those with the newest events, and the
+// problem of a process with its configuration file while the process reports.
+func TestOverview_manySources_silentFirst(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.db.Exec(t, `INSERT INTO sources (name, provider, api_reads) SELECT 'source_' || g, 'stripe', '{}'
+		FROM generate_series(10, 40) g`)
+	e.db.Exec(t, `INSERT INTO source_types SELECT number, 'a', now() - interval '9 days', now() -
+		CASE name WHEN 'source_10' THEN interval '5 hours' ELSE number * interval '1 second' END, 20
+		FROM sources WHERE name <> 'source_11'`)
+	e.db.Exec(t, `INSERT INTO processes SELECT id, 'gateway', id, 7, '1', '', now(), now() - age, '', now(), '',
+		'a typo in ' || id, true FROM (VALUES ('running', interval '0'), ('ended', interval '50 minutes')) v (id, age)`)
+	p := e.browser().get(t, Prefix)
+	p.want(t, "overview", http.StatusOK, "12 other sources have had events", "1 source has had no event yet",
+		"Gateway on running: a typo in running")
+	if strings.Contains(p.text(), "a typo in ended") {
+		t.Error("the problem of a process that ended is shown")
+	}
+	var shown []string
+	for _, href := range p.links() {
+		if name, ok := strings.CutPrefix(href, Prefix+"sources/"); ok {
+			shown = append(shown, name)
+		}
+	}
+	if len(shown) != shownSources || shown[0] != "source_10" || slices.Contains(shown, "source_40") {
+		t.Errorf("the overview shows %q", shown)
+	}
+}

@@ -70,8 +70,8 @@ func (r *request) activeSources(ctx context.Context) (block, error) {
 		b.Table.Empty = noSource
 	}
 	if found.Next != "" {
-		b.Notes = append(b.Notes, note{Tone: "info", Text: fmt.Sprintf("These are of the first %s sources by name.",
-			groupDigits(events.MaxLimit)), Link: &all})
+		b.Notes = append(b.Notes, note{Tone: "info", Link: &all, Text: fmt.Sprintf("The list covers only the first %s "+
+			"sources by name.", groupDigits(events.MaxLimit))})
 	}
 	if more := len(active) - shownSources; more > 0 {
 		b.Notes = append(b.Notes, note{Tone: "info", Text: plural(more, "other source has", "other sources have") +
