@@ -194,15 +194,15 @@ func waitForRepublish(x *call, pass int64) (*processor.RepublishView, error) {
 		}
 		if time.Since(printedAt) > republishLineInterval {
 			printedAt = time.Now()
-			d, err := processor.ReadPendingWork(x.ctx, x.pool)
+			republisher, err := processor.ReadRepublisher(x.ctx, x.pool)
 			if err != nil {
 				return nil, err
 			}
-			if d.Republisher.Process == "" && time.Since(startedAt) > republisherTimeout {
+			if republisher.Process == "" && time.Since(startedAt) > republisherTimeout {
 				return nil, fmt.Errorf("no processor is the republisher: start a processor, and it makes pass %d", pass)
 			}
 			fmt.Fprintf(x.errs, "postern: %s republished so far; %s\n", countOf(int(v.Missing+v.Due), "event"),
-				escapeControl(describeRepublishWait(v, &d.Republisher)))
+				escapeControl(describeRepublishWait(v, &republisher)))
 		}
 		select {
 		case <-x.ctx.Done():

@@ -497,14 +497,17 @@ func (e *examination) checkEventDelays(ctx context.Context) error {
 
 // checkProcessor checks whether a processor is running.
 func (e *examination) checkProcessor(ctx context.Context) error {
-	pending, err := processor.ReadPendingWork(ctx, e.Pool)
+	republisher, err := processor.ReadRepublisher(ctx, e.Pool)
 	if err != nil {
 		return err
 	}
-	republisher := pending.Republisher
 	if republisher.Process == "" {
+		unapplied, err := processor.CountUnapplied(ctx, e.Pool, 0, processor.MaxPendingCount)
+		if err != nil {
+			return err
+		}
 		e.add(Warn, "postgres.processor", fmt.Sprintf("no processor is running, and %s have no outcome",
-			countOf(int(pending.Unapplied.Count), "event")), "start a processor")
+			countOf(int(unapplied.Count), "event")), "start a processor")
 		return nil
 	}
 	e.add(OK, "postgres.processor", republisher.Process+" runs the republisher; postern stream status shows its "+

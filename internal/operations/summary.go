@@ -26,7 +26,7 @@ type Summary struct {
 
 // SummaryItem is one kind of things that need attention.
 type SummaryItem struct {
-	// One of events_without_outcome (for more than a minute), dead_outcomes, failed_runs (of the
+	// One of events_without_outcome (for more than two minutes), dead_outcomes, failed_runs (of the
 	// last 24 hours), runs_awaiting_approval, rebuilds_awaiting_decision,
 	// effects_awaiting_approval, effects_needing_review, effects_with_unknown_outcome,
 	// refetches_suspended, silent_types, spools_not_empty, processes_not_ready,
@@ -158,26 +158,23 @@ func Summarize(ctx context.Context, pool *pgxpool.Pool, _ SummaryParams) (*Summa
 	if err != nil {
 		return nil, fmt.Errorf("summarize: %w", err)
 	}
-	waiting, err := processor.ReadPendingWork(ctx, pool)
+	unapplied, err := processor.CountUnapplied(ctx, pool, maxUnappliedAge, maxAttention)
 	if err != nil {
 		return nil, fmt.Errorf("summarize: %w", err)
 	}
-	if w := &waiting.Unapplied; w.Count > 0 && w.Seconds > maxUnappliedSeconds {
-		first := eventsWithoutOutcome.item(min(w.Count, maxAttention), nil)
-		if w.Since != nil {
-			first.Since = *w.Since
-		}
-		out.Items = slices.Insert(out.Items, 0, first)
+	if unapplied.Count > 0 {
+		out.Items = slices.Insert(out.Items, 0, eventsWithoutOutcome.item(unapplied.Count, &unapplied.Since.Time))
 	}
 	return out, nil
 }
 
-// maxUnappliedSeconds is how long an event may be without outcome before it needs attention.
-const maxUnappliedSeconds = 60
+// maxUnappliedAge is how long an event may be without an outcome before it needs attention. By then
+// the republisher has repaired what it can, and its cursor is near, so that few events are read.
+const maxUnappliedAge = 2 * time.Minute
 
 var eventsWithoutOutcome = attention{"events_without_outcome",
-	"an event has had no outcome for more than a minute: check that a processor runs",
-	"%s events have no outcome, the oldest for more than a minute: check that a processor runs", "/events",
+	"an event has had no outcome for more than two minutes: check that a processor runs",
+	"%s events have had no outcome for more than two minutes: check that a processor runs", "/events",
 	map[string]string{"status": "pending"}}
 
 func (a *attention) item(count int64, since *time.Time) SummaryItem {

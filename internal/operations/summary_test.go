@@ -54,6 +54,13 @@ func TestSummarize_eachKind_isListedWithItsList(t *testing.T) {
 			attempts, at, rule_version)
 			SELECT id, 0, source, 0, '', '', '', '` + status + `', '', 1, now(), 1 FROM events`
 	}
+	eventOfAge := func(age string) string {
+		return `WITH made AS (
+				SELECT floor(extract(epoch FROM clock_now() - interval '` + age + `') * 1000)::bigint << 20 AS id)
+			INSERT INTO events SELECT (jsonb_populate_record(e, jsonb_build_object('id', m.id, 'event_id', m.id))).*
+			FROM events e, made m WHERE e.event_id = 'k'`
+	}
+	db.Exec(t, `SELECT ensure_partitions(clock_ms() - 86400000, clock_ms())`)
 	appendEvent(t, db, sources["stripe"], "k")
 	db.Exec(t, outcome("applied"))
 	for _, row := range []struct{ kind, insert, remove string }{
@@ -63,6 +70,9 @@ func TestSummarize_eachKind_isListedWithItsList(t *testing.T) {
 		{"", `INSERT INTO activity_minutes (minute, source, rejected, duplicates)
 			VALUES (floor(extract(epoch FROM now()) / 60), 1, 1, 1)`, "activity_minutes"},
 		{"dead_outcomes", `DELETE FROM outcomes; ` + outcome("dead"), "outcomes"},
+		{"", outcome("applied"), ""},
+		{"", eventOfAge("115 seconds"), ""},
+		{"events_without_outcome", eventOfAge("125 seconds"), "outcomes"},
 		{"", outcome("applied"), ""},
 		{"effects_with_unknown_outcome", insertEffect + `'running' AS state) s; ` + insertSteps, "effects"},
 		{"effects_needing_review", insertEffect + `'needs_review' AS state) s`, "effects"},

@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -55,19 +56,16 @@ type RepublisherStatus struct {
 }
 
 const (
-	// unappliedSQL begins at the republisher's cursor: every event before it has an outcome.
-	// OFFSET 0 makes PostgreSQL find the outcome of each event separately. With a join it would
-	// read the whole log: it makes the plan before it knows the cursor, and expects a third of the
-	// log after it.
+	// unappliedSQL finds the outcome of each event separately (OFFSET 0). PostgreSQL may expect one
+	// event between the bounds where there are many; a join would then compare each with each.
 	unappliedSQL = `
-SELECT count(*), coalesce(min(id), 0), clock_now() FROM (
-  SELECT e.id FROM events e WHERE e.id > coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = $1 AND c.run = 0),
-  	0)
-    AND NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 OFFSET 0) ORDER BY e.id LIMIT $2) e`
+SELECT count(*), coalesce(min(id), 0) FROM (
+  SELECT e.id FROM events e WHERE e.id > $1 AND e.id < $2
+    AND NOT EXISTS (SELECT FROM outcomes o WHERE o.event_id = e.id AND o.run = 0 OFFSET 0) ORDER BY e.id LIMIT $3) e`
 
 	// pendingCountsSQL reads only small partial indexes, each up to a bound.
 	pendingCountsSQL = `
-SELECT f.n, f.since, d.n, d.since, u.n, u.since
+SELECT f.n, f.since, d.n, d.since, u.n, u.since, clock_now()
 FROM (SELECT count(*) AS n, min(at) AS since FROM (SELECT o.at FROM outcomes o WHERE o.status = 'failed' AND o.run = 0
 	ORDER BY o.due LIMIT $1) f) f,
   (SELECT count(*) AS n, min(due) AS since FROM (SELECT o.due FROM outcomes o WHERE o.status = 'failed' AND o.run = 0
@@ -84,39 +82,66 @@ SELECT coalesce((SELECT c.lease_owner FROM checkpoints c WHERE c.job = $1 AND c.
   	a.missing, a.due, a.detail,
   (SELECT count(*) FROM republish_passes w WHERE w.id > 0 AND w.ended_at IS NULL)
 FROM republish_passes a WHERE a.id = 0`
+
+	cursorSQL = `SELECT coalesce((SELECT c.cursor FROM checkpoints c WHERE c.job = $1 AND c.run = 0), 0), clock_now()`
 )
+
+// CountUnapplied counts the events that were received at least age ago and have no outcome, up to
+// limit. It begins at the republisher's cursor: every event before it has an outcome.
+func CountUnapplied(ctx context.Context, pool *pgxpool.Pool, age time.Duration, limit int) (p PendingCount, err error) {
+	var cursor, first int64
+	var now time.Time
+	if err := pool.QueryRow(ctx, cursorSQL, apply.RepublisherJob).Scan(&cursor, &now); err != nil {
+		return p, fmt.Errorf("read the republisher's cursor: %w", err)
+	}
+	end := int64(math.MaxInt64) // after the clock went back, ids are ahead of it
+	if age > 0 {
+		end = events.FirstID(now.Add(-age))
+	}
+	if err := pool.QueryRow(ctx, unappliedSQL, cursor, end, limit).Scan(&p.Count, &first); err != nil {
+		return p, fmt.Errorf("count events without an outcome: %w", err)
+	}
+	if first > 0 {
+		p.setSince(now, new(events.Time(first)))
+	}
+	return p, nil
+}
 
 // ReadPendingWork reads the pending work. It runs as postern_operator.
 func ReadPendingWork(ctx context.Context, pool *pgxpool.Pool) (*PendingWork, error) {
 	d := &PendingWork{}
-	var first, cursor int64
-	var now time.Time
-	if err := pool.QueryRow(ctx, unappliedSQL, apply.RepublisherJob, MaxPendingCount).Scan(&d.Unapplied.Count, &first,
-		&now); err != nil {
-		return nil, fmt.Errorf("count events without an outcome: %w", err)
+	var err error
+	if d.Unapplied, err = CountUnapplied(ctx, pool, 0, MaxPendingCount); err != nil {
+		return nil, err
 	}
-	if first > 0 {
-		d.Unapplied.setSince(now, new(events.Time(first)))
+	if d.Republisher, err = ReadRepublisher(ctx, pool); err != nil {
+		return nil, err
 	}
 	var failed, retries, unsent *time.Time
+	var now time.Time
 	if err := pool.QueryRow(ctx, pendingCountsSQL, MaxPendingCount).Scan(&d.Failed.Count, &failed, &d.Retries.Count,
-		&retries, &d.Unsent.Count, &unsent); err != nil {
+		&retries, &d.Unsent.Count, &unsent, &now); err != nil {
 		return nil, fmt.Errorf("count pending work: %w", err)
 	}
 	d.Failed.setSince(now, failed)
 	d.Retries.setSince(now, retries)
 	d.Unsent.setSince(now, unsent)
-	a := &d.Republisher
+	return d, nil
+}
+
+// ReadRepublisher reads the status of the republisher. It runs as postern_operator.
+func ReadRepublisher(ctx context.Context, pool *pgxpool.Pool) (a RepublisherStatus, err error) {
+	var cursor int64
 	var ended, published *time.Time
 	if err := pool.QueryRow(ctx, republisherSQL, apply.RepublisherJob).Scan(&a.Process, &cursor, &ended, &published,
 		&a.Missing, &a.Due, &a.Detail, &a.Requested); err != nil {
-		return nil, fmt.Errorf("read the republisher's status: %w", err)
+		return a, fmt.Errorf("read the republisher's status: %w", err)
 	}
 	a.EndedAt, a.PublishedAt = optionalInstant(ended), optionalInstant(published)
 	if cursor > 0 {
 		a.AppliedUntil = &events.Instant{Time: events.Time(cursor)}
 	}
-	return d, nil
+	return a, nil
 }
 
 func (l *PendingCount) setSince(now time.Time, at *time.Time) {

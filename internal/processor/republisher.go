@@ -148,7 +148,11 @@ func (a *republisher) republish(ctx context.Context, cursor int64, requested boo
 	if requested {
 		until = max(frozen, bound)
 	}
-	if stopReason, err := a.publishMissing(ctx, cursor, bound, until); err != nil || stopReason != "" {
+	complete, stopReason, err := a.publishMissing(ctx, cursor, bound, until)
+	if err == nil && stopReason == "" && complete {
+		stopReason, err = a.passYoung(ctx, until, frozen)
+	}
+	if err != nil || stopReason != "" {
 		return stopReason, err
 	}
 	return a.publishDue(ctx)
@@ -199,22 +203,19 @@ const compareChunk = 5000
 
 // publishMissing walks from the cursor to until and publishes events that have no outcome. Above
 // the bound it publishes only imported events, because no gateway publishes those. The cursor moves
-// past an event only when the event has an outcome; publishing does not move it. stopReason says
-// why the pass must end: the stream is full enough, or another process has the lease.
-func (a *republisher) publishMissing(ctx context.Context, cursor, bound, until int64) (stopReason string, err error) {
+// past an event only when the event has an outcome; publishing does not move it. complete says that
+// all events have an outcome. stopReason says why the pass must end: the stream is full enough, or
+// another process has the lease.
+func (a *republisher) publishMissing(ctx context.Context, cursor, bound, until int64) (complete bool,
+	stopReason string, err error) {
 	checkpoint, allHaveOutcome := cursor, true
 	for at := cursor; at < until; {
-		a.watchdog.Reset(stepTimeout)
-		ids, err := events.IDsAfter(ctx, a.p.Pool, at, until, compareChunk)
+		ids, missing, err := a.compare(ctx, at, until)
 		if err != nil {
-			return "", err
+			return false, "", err
 		}
 		if len(ids) == 0 {
 			break
-		}
-		missing, err := a.withoutOutcome(ctx, ids)
-		if err != nil {
-			return "", err
 		}
 		at = ids[len(ids)-1]
 		if allHaveOutcome {
@@ -225,23 +226,59 @@ func (a *republisher) publishMissing(ctx context.Context, cursor, bound, until i
 				a.p.metrics.republishBehind.Set(time.Since(events.Time(missing[0])).Seconds())
 			}
 		}
-		leased, err := a.p.Pool.Exec(ctx, advanceCursorSQL, apply.RepublisherJob, a.p.ID, checkpoint,
-			a.p.Settings.RepublishLease)
-		if err != nil {
-			return "", fmt.Errorf("move the republisher's cursor: %w", err)
-		}
-		if leased.RowsAffected() == 0 {
-			return leaseLostReason, nil
+		if stopReason, err := a.moveCursor(ctx, checkpoint); err != nil || stopReason != "" {
+			return false, stopReason, err
 		}
 		if missing, err = a.excludeInPublication(ctx, missing, bound); err != nil {
-			return "", err
+			return false, "", err
 		}
 		if stopReason, err := a.publish(ctx, missing, false); err != nil || stopReason != "" {
-			return stopReason, err
+			return false, stopReason, err
 		}
 	}
 	if allHaveOutcome {
 		a.p.metrics.republishBehind.Set(0)
+	}
+	return allHaveOutcome, "", nil
+}
+
+// passYoung moves the cursor past the events up to until that have an outcome already, to the first
+// one without. Readers of pending work begin at the cursor and then read few rows.
+func (a *republisher) passYoung(ctx context.Context, at, until int64) (stopReason string, err error) {
+	for at < until {
+		ids, missing, err := a.compare(ctx, at, until)
+		if err != nil || len(ids) == 0 {
+			return "", err
+		}
+		if at = ids[len(ids)-1]; len(missing) > 0 {
+			at, until = missing[0]-1, 0
+		}
+		if stopReason, err := a.moveCursor(ctx, at); err != nil || stopReason != "" {
+			return stopReason, err
+		}
+	}
+	return "", nil
+}
+
+// compare returns the next ids of the log after an id, and those of them without an outcome.
+func (a *republisher) compare(ctx context.Context, after, until int64) (ids, missing []int64, err error) {
+	a.watchdog.Reset(stepTimeout)
+	if ids, err = events.IDsAfter(ctx, a.p.Pool, after, until, compareChunk); err != nil {
+		return nil, nil, err
+	}
+	missing, err = a.withoutOutcome(ctx, ids)
+	return ids, missing, err
+}
+
+// moveCursor moves the cursor and renews the lease. stopReason says that another process has it.
+func (a *republisher) moveCursor(ctx context.Context, cursor int64) (stopReason string, err error) {
+	leased, err := a.p.Pool.Exec(ctx, advanceCursorSQL, apply.RepublisherJob, a.p.ID, cursor,
+		a.p.Settings.RepublishLease)
+	if err != nil {
+		return "", fmt.Errorf("move the republisher's cursor: %w", err)
+	}
+	if leased.RowsAffected() == 0 {
+		return leaseLostReason, nil
 	}
 	return "", nil
 }

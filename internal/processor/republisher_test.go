@@ -1,8 +1,10 @@
 package processor_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +152,32 @@ func TestRepublisher_cursor_passesOnlyEventsWithOutcome(t *testing.T) {
 	w.nats.Wipe(t)
 	w.start(t, processorOptions{})
 	w.awaitOutcomes(t, len(evs))
+}
+
+// A pass moves the cursor past young events that have an outcome, and publishes no young event.
+func TestRepublisher_youngEvents_cursorPassesThoseWithOutcome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	evs := w.append(t, w.newObjects(10)...)
+	slices.SortFunc(evs, func(a, b stream.Event) int { return cmp.Compare(a.ID, b.ID) })
+	o := w.options(t, sim.Provider{})
+	quickSettings(&o.Settings)
+	o.Settings.RepublishMinAge = time.Hour
+	o.Conn, o.Limits = w.connect(t, w.nats.URL), w.limits
+	pass := processor.RepublishPass(newProcessor(t, o))
+	for with, want := range map[int]int64{0: evs[0].ID - 1, 7: evs[7].ID - 1, 10: evs[9].ID} {
+		w.DB.Exec(t, `DELETE FROM checkpoints; DELETE FROM outcomes`)
+		w.DB.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status,
+			reason, attempts, at, rule_version)
+			SELECT id, 0, source, 0, '', '', '', 'applied', '', 1, now(), 1 FROM events ORDER BY id LIMIT $1`, with)
+		must(t, pass(t.Context()))
+		var cursor int64
+		w.Scan(t, `SELECT cursor FROM checkpoints WHERE job = 'republisher'`, &cursor)
+		testkit.Equal(t, fmt.Sprintf("the cursor where %d events have an outcome", with), want, cursor)
+	}
+	lag, err := o.Conn.Lag(t.Context(), true)
+	must(t, err)
+	testkit.Equal(t, "messages", 0, int(lag.Messages))
 }
 
 // Two republishers at once only publish events twice.
