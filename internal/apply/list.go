@@ -38,10 +38,6 @@ type OutcomeFilter struct {
 	Since, Until time.Time
 }
 
-// outcomeScan is how many outcomes one page reads. A page may be short and still have a cursor for
-// the next one.
-const outcomeScan = 10_000
-
 // These three statements find the end of the range that a page reads. Each walks the outcomes
 // backwards by (event, run), with another index.
 const (
@@ -88,18 +84,25 @@ func ListOutcomes(ctx context.Context, pool *pgxpool.Pool, f OutcomeFilter, curs
 	if err := events.ReadCursor(cursor, &below.event, &below.run); err != nil {
 		return page, err
 	}
-	end, more, err := f.pageEnd(ctx, pool, below, from)
-	if err != nil {
-		return page, fmt.Errorf("list outcomes: %w", err)
-	}
-	if page.Items, err = f.outcomes(ctx, pool, below, end, limit); err != nil {
-		return page, fmt.Errorf("list outcomes: %w", err)
-	}
-	switch n := len(page.Items); {
-	case n == limit:
-		page.Next = events.MakeCursor(page.Items[n-1].EventID, page.Items[n-1].Run)
-	case more:
-		page.Next = events.MakeCursor(end.event, end.run)
+	page.Items = []events.Outcome{}
+	for rows := range events.Windows(limit) {
+		end, more, err := f.pageEnd(ctx, pool, below, from, rows)
+		if err != nil {
+			return page, fmt.Errorf("list outcomes: %w", err)
+		}
+		found, err := f.outcomes(ctx, pool, below, end, limit-len(page.Items))
+		if err != nil {
+			return page, fmt.Errorf("list outcomes: %w", err)
+		}
+		page.Items = append(page.Items, found...)
+		if n := len(page.Items); n == limit {
+			page.Next = events.MakeCursor(page.Items[n-1].EventID, page.Items[n-1].Run)
+			break
+		}
+		if page.Next = ""; !more {
+			break
+		}
+		page.Next, below = events.MakeCursor(end.event, end.run), end
 	}
 	if f.Pattern != "" { // LIKE may select more
 		page.Items = slices.DeleteFunc(page.Items, func(o events.Outcome) bool {
@@ -124,11 +127,11 @@ func (f *OutcomeFilter) bounds() (below outcomePosition, from int64) {
 	return below, from
 }
 
-// pageEnd returns the lowest position that this page reads. more says that there may be outcomes
-// below it.
+// pageEnd returns the lowest position of the next rows outcomes. more says that there may be
+// outcomes below it.
 func (f *OutcomeFilter) pageEnd(ctx context.Context, pool *pgxpool.Pool, below outcomePosition,
-	from int64) (end outcomePosition, more bool, err error) {
-	sql, args := outcomeRangeSQL, []any{below.event, below.run, from, outcomeScan - 1}
+	from int64, rows int) (end outcomePosition, more bool, err error) {
+	sql, args := outcomeRangeSQL, []any{below.event, below.run, from, rows - 1}
 	switch {
 	case f.Objects != nil:
 		sql, args = objectRangeSQL, append(args, f.Objects)

@@ -99,7 +99,7 @@ func TestListOutcomes_pages_coverEverythingOnce(t *testing.T) {
 	insertOutcomes(t, b.DB, 0, 30)
 	insertOutcomes(t, b.DB, 1, 20)
 	for name, f := range map[string]apply.OutcomeFilter{"all": {}, "object": {Objects: []int64{1, 2}},
-		"dead": {Status: "dead"}} {
+		"dead": {Status: "dead"}, "dead of objects": {Objects: []int64{1, 2}, Status: "dead"}} {
 		all, _ := allPages(t, b.DB, f, 1000)
 		for _, limit := range []int{1, 3, 7} {
 			parts, _ := allPages(t, b.DB, f, limit)

@@ -73,8 +73,7 @@ type Item struct {
 }
 
 // windowSQL are the three ways to walk the log in one direction: by id, by the objects that events
-// were applied to, and by dead outcomes. Each statement finds the end of a window of maxScannedRows
-// rows.
+// were applied to, and by dead outcomes. Each statement finds the end of a window of some rows.
 type windowSQL struct{ all, byObjects, dead string }
 
 var (
@@ -118,15 +117,23 @@ func List(ctx context.Context, pool *pgxpool.Pool, f Filter, cursor string, limi
 	var more bool
 	page, err := ReadPage("list events", cursor, limit, start, func(i *Item) int64 { return i.ID },
 		func(below int64, limit int) (items []Item, err error) {
-			var ids []int64
-			if first, ids, more, err = f.window(ctx, pool, backwards, below, from); err != nil {
-				return nil, err
+			for rows := range Windows(limit) {
+				var ids []int64
+				if first, ids, more, err = f.window(ctx, pool, backwards, below, from, rows); err != nil {
+					return nil, err
+				}
+				sql, args := listRangeSQL, []any{below, first}
+				if ids != nil {
+					sql, args = listIDsSQL, []any{ids, below}
+				}
+				found, err := postgres.Collect(ctx, pool, scanItem, sql,
+					append(append(args, f.conditions()...), limit-len(items))...)
+				if items = append(items, found...); err != nil || len(items) == limit || !more {
+					return items, err
+				}
+				below = first
 			}
-			sql, args := listRangeSQL, []any{below, first}
-			if ids != nil {
-				sql, args = listIDsSQL, []any{ids, below}
-			}
-			return postgres.Collect(ctx, pool, scanItem, sql, append(append(args, f.conditions()...), limit)...)
+			return items, nil
 		})
 	if err == nil && page.Next == "" && more {
 		page.Next = MakeCursor(first)
@@ -147,22 +154,23 @@ func (f *Filter) bounds() (below, from int64) {
 }
 
 // window returns the part of the log that one call reads, from start towards end: to the id last,
-// or the given ids, the last of which is last. more is true if there are more events before end.
-func (f *Filter) window(ctx context.Context, pool *pgxpool.Pool, sql windowSQL, start, end int64) (last int64,
-	ids []int64, more bool, err error) {
+// or the given ids, the last of which is last; at most rows events. more is true if there are more
+// events before end.
+func (f *Filter) window(ctx context.Context, pool *pgxpool.Pool, sql windowSQL, start, end int64, rows int) (
+	last int64, ids []int64, more bool, err error) {
 	switch {
 	case f.Objects != nil:
-		ids, err = queryIDs(ctx, pool, sql.byObjects, start, end, maxScannedRows, f.Objects)
+		ids, err = queryIDs(ctx, pool, sql.byObjects, start, end, rows, f.Objects)
 	case f.Status == "dead":
-		ids, err = queryIDs(ctx, pool, sql.dead, start, end, maxScannedRows)
+		ids, err = queryIDs(ctx, pool, sql.dead, start, end, rows)
 	default:
-		err = pool.QueryRow(ctx, sql.all, start, end, maxScannedRows-1).Scan(&last)
+		err = pool.QueryRow(ctx, sql.all, start, end, rows-1).Scan(&last)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return end, nil, false, nil
 		}
 		return last, nil, err == nil, err
 	}
-	if len(ids) == maxScannedRows {
+	if len(ids) == rows {
 		return ids[len(ids)-1], ids, true, err
 	}
 	return end, ids, false, err

@@ -136,7 +136,11 @@ func TestList_pages_coverEverythingOnce(t *testing.T) {
 	for _, n := range []int{1, 4, 9, 16, 25} {
 		b.insertDecided(t, n, 0, 77, "dead", 0, 0)
 	}
+	for _, n := range []int{2, 20} {
+		b.insertDecided(t, n, 0, 78, "stale", 0, 0)
+	}
 	for name, f := range map[string]events.Filter{"log": {}, "object": {Objects: []int64{77}}, "dead": {Status: "dead"},
+		"stale": {Status: "stale"},
 		"type": {Type: "invoice.*"}} {
 		whole, _ := readAllPages(t, b, f, 1000)
 		for _, limit := range []int{1, 2, 5, 7} {

@@ -64,7 +64,7 @@ func (f *Filter) matchWindow(ctx context.Context, pool *pgxpool.Pool, after, bou
 	if f.IDs != nil {
 		return f.queryMatches(ctx, pool, matchIDsSQL, f.IDs, bound, bound, after)
 	}
-	end, ids, _, err = f.window(ctx, pool, forwards, after, bound)
+	end, ids, _, err = f.window(ctx, pool, forwards, after, bound, maxScannedRows)
 	switch {
 	case err != nil:
 		return nil, 0, err

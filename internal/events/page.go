@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,6 +156,15 @@ func ReadPage[T, K any](verb, cursor string, limit int, start K, position func(*
 		page.Next = MakeCursor(position(&page.Items[limit-1]))
 	}
 	return page, nil
+}
+
+// firstWindow is how many rows are read first for each item of a page.
+const firstWindow = 4
+
+// Windows yields how many rows a page of a list reads: first a few, which fill most pages, and then
+// the maximum, for a filter that selects few rows.
+func Windows(limit int) iter.Seq[int] {
+	return slices.Values([]int{min(firstWindow*limit, maxScannedRows), maxScannedRows})
 }
 
 // Like converts a pattern with * to one for SQL's LIKE; nil if there is none.

@@ -3,6 +3,7 @@ package versioning
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,10 +22,9 @@ func TableStatements() map[string]string {
 // FindIDWithin is FindID with a maximum number of pairs of account and type.
 var FindIDWithin = findID
 
-// ListObjectsInTx returns the page of objects after a key, read in a transaction. It scans at most
-// rows objects.
-func ListObjectsInTx(ctx context.Context, tx pgx.Tx, f ObjectFilter, after Key, rows, limit int) (
+// ListObjectsInTx returns the page of objects after a key, read in a transaction.
+func ListObjectsInTx(ctx context.Context, tx pgx.Tx, f ObjectFilter, after Key, windows iter.Seq[int], limit int) (
 	page events.Page[View], err error) {
-	err = f.readPage(ctx, tx, &page, after, rows, limit)
+	err = f.readPage(ctx, tx, &page, after, windows, limit)
 	return page, err
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -64,8 +65,6 @@ type ObjectFilter struct {
 }
 
 const (
-	// pageRows is the maximum number of rows that one page scans.
-	pageRows = 10_000
 	// pageStateBytes limits the size of the states on a page. A page that reaches it ends early.
 	pageStateBytes = 8 << 20
 	// stateBatch is how many rows with states one query reads.
@@ -153,7 +152,7 @@ func ListObjects(ctx context.Context, pool *pgxpool.Pool, f ObjectFilter, cursor
 		return page, err
 	}
 	err = postgres.ReadSnapshot(ctx, pool, func(tx pgx.Tx) error {
-		return f.readPage(ctx, tx, &page, after, pageRows, limit)
+		return f.readPage(ctx, tx, &page, after, events.Windows(limit), limit)
 	})
 	if err != nil {
 		return page, fmt.Errorf("list objects: %w", err)
@@ -161,17 +160,34 @@ func ListObjects(ctx context.Context, pool *pgxpool.Pool, f ObjectFilter, cursor
 	return page, nil
 }
 
-// readPage fills a page with objects after a key. It scans at most rows objects.
-func (f *ObjectFilter) readPage(ctx context.Context, tx pgx.Tx, page *events.Page[View], after Key, rows,
-	limit int) error {
-	end, more, err := f.pageEnd(ctx, tx, after, rows)
-	if err != nil {
-		return err
+// readPage fills a page with objects after a key. Each window is how many objects are read next.
+func (f *ObjectFilter) readPage(ctx context.Context, tx pgx.Tx, page *events.Page[View], after Key,
+	windows iter.Seq[int], limit int) error {
+	for rows := range windows {
+		end, more, err := f.pageEnd(ctx, tx, after, rows)
+		if err != nil {
+			return err
+		}
+		full, err := f.readWindow(ctx, tx, page, after, end, rows, limit)
+		if full || err != nil {
+			return err
+		}
+		if page.Next = ""; !more {
+			return nil
+		}
+		page.Next, after = end.cursor(), end
 	}
+	return nil
+}
+
+// readWindow adds the objects after a key up to end to a page. It scans at most rows objects. full
+// says that the page ends before end.
+func (f *ObjectFilter) readWindow(ctx context.Context, tx pgx.Tx, page *events.Page[View], after, end Key, rows,
+	limit int) (full bool, err error) {
 	for size := 0; ; {
 		found, err := f.loadViews(ctx, tx, after, end, rows, min(limit-len(page.Items), stateBatch))
 		if err != nil {
-			return err
+			return false, err
 		}
 		for i := range found {
 			size += len(found[i].State)
@@ -180,12 +196,9 @@ func (f *ObjectFilter) readPage(ctx context.Context, tx pgx.Tx, page *events.Pag
 		switch n := len(page.Items); {
 		case n == limit || len(found) == stateBatch && size >= pageStateBytes:
 			page.Next = page.Items[n-1].key.cursor()
-			return nil
+			return true, nil
 		case len(found) < stateBatch:
-			if more {
-				page.Next = end.cursor()
-			}
-			return nil
+			return false, nil
 		default:
 			after = page.Items[n-1].key
 		}

@@ -3,6 +3,7 @@ package versioning_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,21 +113,27 @@ func TestListObjects_page_isBoundedInRowsAndBytes(t *testing.T) {
 	}
 }
 
-// A page ends after 10,000 objects also in the index, however many objects follow, with each plan.
-func TestListObjects_filterSelectsNothing_readsOnlyItsPageOfTheIndex(t *testing.T) {
+// A page reads few objects if the filter selects many, and ends after 10,000 if it selects none,
+// also in the index, however many objects follow, with each plan.
+func TestListObjects_manyObjects_readsOnlyItsPageOfTheIndex(t *testing.T) {
 	t.Parallel()
 	db := insertObjects(t, 0, 0)
 	db.InsertObjects(t, 60_000)
 	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
-		before := testkit.IndexBlocksRead(t, tx, "objects_pkey")
-		page, err := versioning.ListObjectsInTx(t.Context(), tx, versioning.ObjectFilter{ID: "none"},
-			versioning.Key{Source: -1}, 10_000, 100)
-		if err != nil || len(page.Items) != 0 || page.Next == "" {
-			t.Fatalf("%s: %d objects, cursor %q, %v", name, len(page.Items), page.Next, err)
+		read := func(f versioning.ObjectFilter, want int) int64 {
+			before := testkit.IndexBlocksRead(t, tx, "objects_pkey")
+			page, err := versioning.ListObjectsInTx(t.Context(), tx, f, versioning.Key{Source: -1}, events.Windows(10),
+				10)
+			if err != nil || len(page.Items) != want || page.Next == "" {
+				t.Fatalf("%s: %d objects, cursor %q, %v", name, len(page.Items), page.Next, err)
+			}
+			return testkit.IndexBlocksRead(t, tx, "objects_pkey") - before
 		}
-		if read := testkit.IndexBlocksRead(t, tx, "objects_pkey") - before; read > 200 ||
-			strings.HasPrefix(name, "ANALYZE") && read < 50 {
-			t.Errorf("%s: %d blocks of the index were read", name, read)
+		if n := read(versioning.ObjectFilter{ID: "none"}, 0); n > 200 || strings.HasPrefix(name, "ANALYZE") && n < 50 {
+			t.Errorf("%s: %d blocks of the index were read", name, n)
+		}
+		if n := read(versioning.ObjectFilter{}, 10); n > 50 {
+			t.Errorf("%s: %d blocks of the index were read for the first ten objects", name, n)
 		}
 	})
 }
@@ -143,13 +150,13 @@ func TestListObjects_smallPages_listEachObjectOnce(t *testing.T) {
 			found, _ := readPages(t, db, f, limit)
 			testkit.Equal(t, fmt.Sprint(name, " by ", limit), objectNumbers(all), objectNumbers(found))
 		}
-		for _, rows := range []int{1, 2, 7, 50} {
+		for _, windows := range [][]int{{1}, {2}, {2, 3}, {7}, {50}} {
 			tx, err := db.Pool.Begin(t.Context())
 			testkit.Must(t, err)
 			var found []versioning.View
 			after := versioning.Key{Source: -1}
 			for more := true; more; {
-				page, err := versioning.ListObjectsInTx(t.Context(), tx, f, after, rows, 5)
+				page, err := versioning.ListObjectsInTx(t.Context(), tx, f, after, slices.Values(windows), 5)
 				testkit.Must(t, err)
 				found = append(found, page.Items...)
 				testkit.Must(t, events.ReadCursor(page.Next, &after.Source, &after.Account, &after.Type, &after.ID))
@@ -157,7 +164,7 @@ func TestListObjects_smallPages_listEachObjectOnce(t *testing.T) {
 			}
 			testkit.Must(t, tx.Rollback(t.Context()))
 			if diff := cmp.Diff(objectNumbers(all), objectNumbers(found)); diff != "" || len(found) < 40 {
-				t.Errorf("%s, pages of %d: %s", name, rows, diff)
+				t.Errorf("%s, pages of %d: %s", name, windows, diff)
 			}
 		}
 	}
