@@ -12,8 +12,9 @@ import (
 func newAuditCommand(c *cli) *cobra.Command {
 	return group("audit", "List changes by operators", listCommand[adminauth.AuditEntry, operations.AuditParams]{
 		subject: "changes by operators, through commands and over HTTP, the newest first",
-		example: "  postern audit list --since 7d --action runs\n  postern audit list --actor deploy -o json",
-		query:   operations.Audit,
+		example: "  postern audit list --since 7d --action runs\n  postern audit list --actor deploy -o json\n" +
+			"  postern audit list --target sub_1Postern0Team0001",
+		query: operations.Audit,
 		columns: []column[adminauth.AuditEntry]{
 			{"AT", func(e adminauth.AuditEntry) any { return e.At }},
 			{"ACTOR", func(e adminauth.AuditEntry) any { return e.Actor }},

@@ -155,7 +155,8 @@ SELECT a.id, a.at, a.actor, a.via, a.address, a.database_user, a.action, a.targe
 WHERE a.id < $1 AND ($2::timestamptz IS NULL OR a.at >= $2) AND ($3::timestamptz IS NULL OR a.at < $3)
 	AND ($4::text IS NULL OR a.actor = $4 OR a.database_user = $4)
   AND ($5::text IS NULL OR a.action = $5 OR starts_with(a.action, $5 || ' ')) AND ($6::bigint IS NULL OR a.run = $6)
-ORDER BY a.id DESC LIMIT $7`
+  AND ($7::text IS NULL OR position($7 IN a.target) > 0)
+ORDER BY a.id DESC LIMIT $8`
 
 // AuditFilter selects entries; a zero field selects all.
 type AuditFilter struct {
@@ -164,6 +165,8 @@ type AuditFilter struct {
 	Actor string
 	// Action is an action, or its first words.
 	Action string
+	// Target is a part of the target, such as an id.
+	Target string
 	Run    int64
 }
 
@@ -174,6 +177,6 @@ func ListAudit(ctx context.Context, db postgres.DB, f AuditFilter, cursor string
 		func(below int64, limit int) ([]AuditEntry, error) {
 			return postgres.Collect(ctx, db, pgx.RowToStructByPos[AuditEntry], listAuditSQL, below,
 				events.NilIfZero(f.Since), events.NilIfZero(f.Until), events.NilIfZero(f.Actor),
-				events.NilIfZero(f.Action), events.NilIfZero(f.Run), limit)
+				events.NilIfZero(f.Action), events.NilIfZero(f.Run), events.NilIfZero(f.Target), limit)
 		})
 }

@@ -13,7 +13,7 @@ import (
 var auditList = list[operations.AuditParams, adminauth.AuditEntry]{
 	title: "Audit", text: "Every change by an operator, the newest first: who, from where, what and why.",
 	command: "audit list", api: "/api/v1/audit",
-	main: []string{"actor", "action", "run", "since", "until"},
+	main: []string{"actor", "action", "target", "run", "since", "until"},
 	presets: []preset{{"runs", "?action=runs"}, {"replays", "?action=replay"}, {"effects", "?action=effects"},
 		{"rejections", "?action=rejections"}, {"tokens", "?action=token"}, {"console", "?action=console"},
 		{"last day", "?since=24h"}},
@@ -71,6 +71,11 @@ func objectOfTarget(v url.Values) cell {
 	c.Code, c.Sub = true, visible(v.Get("type"))
 	c.Href = objectPath(v.Get("source"), v.Get("account"), v.Get("type"), v.Get("object_id"))
 	return c
+}
+
+// changesLink leads to the operators' changes of something, by its id.
+func changesLink(id string) cell {
+	return link("changes by operators", query(path("audit"), "target", id))
 }
 
 // auditBlock shows the changes of one thing.

@@ -141,7 +141,7 @@ func TestList_pages_coverEverythingOnce(t *testing.T) {
 	}
 	for name, f := range map[string]events.Filter{"log": {}, "object": {Objects: []int64{77}}, "dead": {Status: "dead"},
 		"stale": {Status: "stale"},
-		"type": {Type: "invoice.*"}} {
+		"type":  {Type: "invoice.*"}} {
 		whole, _ := readAllPages(t, b, f, 1000)
 		for _, limit := range []int{1, 2, 5, 7} {
 			parts, _ := readAllPages(t, b, f, limit)

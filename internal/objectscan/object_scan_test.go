@@ -208,7 +208,7 @@ func TestObjectScan_killsAtEachStatement_countsEachObjectOnce(t *testing.T) {
 					t.Errorf("%d objects are not listed, and %d were omitted", n, len(omitted))
 				}
 				reconciled.WantNone(t, wild.Differences(t))
-				// a killed attempt may have stored refetches of the page that the next attempt reads again
+				// the next attempt reads a page again of which a killed attempt stored refetches
 				if a, b := calm.RefetchCount(t), wild.RefetchCount(t); version == "" &&
 					b > a+max(len(omitted), len(wild.API.History.ObjectIDs())/4) {
 					t.Errorf("%d refetches, undisturbed %d", b, a)

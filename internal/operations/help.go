@@ -58,6 +58,7 @@ var help = map[string]string{
 	"ActivityParams.step":          "minute or hour (default: minute, unless the time range is too long or too old)",
 	"ActivityParams.until":         "before this time (default: now): " + timeHelp,
 	"AuditParams.action":           "action, or its first words: runs pause, runs, token",
+	"AuditParams.target":           "text in the target, such as an id",
 	"AuditParams.actor":            "token, account@machine, loopback, or PostgreSQL login",
 	"BacktestParams.rule":          "name of a rule in the current configuration",
 	"RuleName.rule":                "name of the rule",

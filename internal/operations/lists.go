@@ -65,6 +65,7 @@ type AuditParams struct {
 	Until  Time   `json:"until,omitzero"`
 	Actor  string `json:"actor,omitzero"`
 	Action string `json:"action,omitzero"`
+	Target string `json:"target,omitzero"`
 	Run    int64  `json:"run,omitzero"`
 	Page
 }
@@ -75,7 +76,7 @@ func Audit(ctx context.Context, pool *pgxpool.Pool, p AuditParams) (page events.
 		return page, err
 	}
 	return adminauth.ListAudit(ctx, pool, adminauth.AuditFilter{Since: p.Since.at, Until: p.Until.at, Actor: p.Actor,
-		Action: p.Action, Run: p.Run}, p.Cursor, p.limit())
+		Action: p.Action, Target: p.Target, Run: p.Run}, p.Cursor, p.limit())
 }
 
 // SourceParams select a page of what a list has of a source.
