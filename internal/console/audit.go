@@ -73,9 +73,9 @@ func objectOfTarget(v url.Values) cell {
 	return c
 }
 
-// changesLink leads to the operators' changes of something, by its id.
-func changesLink(id string) cell {
-	return link("changes by operators", query(path("audit"), "target", id))
+// auditLink leads to the operators' changes of something, by its id.
+func auditLink(id string) cell {
+	return link("its audit", query(path("audit"), "target", id))
 }
 
 // auditBlock shows the changes of one thing.

@@ -196,7 +196,7 @@ func objectValues(source, account, objectType, objectID string) []value {
 
 func receiptBlock(r *request, e *events.EventDetail) block {
 	fields := []field{{"Source", []cell{link(e.Source, path("sources", e.Source))}},
-		{"Event key", []cell{code(e.EventID)}}, {"Postern's id", []cell{code(id(e.ID)), changesLink(id(e.ID))}}}
+		{"Event key", []cell{code(e.EventID)}}, {"Postern's id", []cell{code(id(e.ID)), auditLink(id(e.ID))}}}
 	if e.ObjectID != "" {
 		object := []cell{r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), link("all its events",
 			query(path("events"), "source", e.Source, "object_type", e.ObjectType, "object_id", e.ObjectID))}

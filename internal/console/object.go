@@ -227,7 +227,7 @@ func objectFields(r *request, o *versioning.View) block {
 		{"Updated", []cell{r.at(o.UpdatedAt)}}, {"See also", []cell{link("its events", query(path("events"),
 			selection...)), link("its outcomes", query(path("outcomes"), selection...)), link("its last change",
 			query(path("objects", o.Source, o.ObjectType, o.ObjectID, "diff"), "account", o.Account)),
-			changesLink(o.ObjectID)}}}}
+			auditLink(o.ObjectID)}}}}
 }
 
 // shownEffects is how many effects of an object its page shows.

@@ -164,6 +164,9 @@ func (r *request) limitAction(a *action) {
 		denied = r.mayChange(a.Paths[0].Value)
 		a.Paths = slices.DeleteFunc(slices.Clone(a.Paths), func(p value) bool { return r.mayChange(p.Value) != "" })
 	}
+	if r.c.ReadOnly {
+		denied = "read-only" // the top of the page says the rest
+	}
 	a.Disabled = cmp.Or(denied, a.Disabled)
 }
 
