@@ -219,7 +219,8 @@ func TestAudit_filters_selectEntries(t *testing.T) {
 		b.db.QueryStrings(t, `SELECT concat_ws(' | ', actor, via, address, action, target, reason, run) FROM audit`))
 	testkit.Equal(t, "actor of the run", []string{"token deploy, from 192.0.2.1:1234"},
 		b.db.QueryStrings(t, `SELECT actor FROM runs`))
-	b.wantItems(t, map[string]string{"/audit": "run 1", "/audit?target=stripe": "run 1", "/audit?target=shop": "run ",
+	b.wantItems(t, map[string]string{"/audit": "run 1", "/audit?target=stripe": "run 1",
+		"/audit?target=s_ripe": "run ", "/audit?target=s%25e": "run ",
 		"/audit?actor=deploy&action=replay&run=1&since=1h": "run 1",
 		"/audit?action=rep": "run ", "/audit?actor=ada": "run ", "/audit?until=1h": "run "})
 }

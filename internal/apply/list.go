@@ -38,7 +38,7 @@ type OutcomeFilter struct {
 	Since, Until time.Time
 }
 
-// These three statements find the end of the range that a page reads. Each walks the outcomes
+// These three statements find the end of a window of outcomes. Each walks the outcomes
 // backwards by (event, run), with another index.
 const (
 	outcomeRangeSQL = `SELECT c.event_id, c.run FROM outcomes c WHERE (c.event_id, c.run) < ($1, $2)
@@ -86,7 +86,7 @@ func ListOutcomes(ctx context.Context, pool *pgxpool.Pool, f OutcomeFilter, curs
 	}
 	page.Items = []events.Outcome{}
 	for rows := range events.Windows(limit) {
-		end, more, err := f.pageEnd(ctx, pool, below, from, rows)
+		end, more, err := f.windowEnd(ctx, pool, below, from, rows)
 		if err != nil {
 			return page, fmt.Errorf("list outcomes: %w", err)
 		}
@@ -127,9 +127,9 @@ func (f *OutcomeFilter) bounds() (below outcomePosition, from int64) {
 	return below, from
 }
 
-// pageEnd returns the lowest position of the next rows outcomes. more says that there may be
+// windowEnd returns the lowest position of the next rows outcomes. more says that there may be
 // outcomes below it.
-func (f *OutcomeFilter) pageEnd(ctx context.Context, pool *pgxpool.Pool, below outcomePosition,
+func (f *OutcomeFilter) windowEnd(ctx context.Context, pool *pgxpool.Pool, below outcomePosition,
 	from int64, rows int) (end outcomePosition, more bool, err error) {
 	sql, args := outcomeRangeSQL, []any{below.event, below.run, from, rows - 1}
 	switch {

@@ -73,9 +73,9 @@ func objectOfTarget(v url.Values) cell {
 	return c
 }
 
-// auditLink leads to the operators' changes of something, by its id.
+// auditLink leads to the changes with an id in their target, which most targets have escaped.
 func auditLink(id string) cell {
-	return link("its audit", query(path("audit"), "target", id))
+	return link("audit entries", query(path("audit"), "target", url.QueryEscape(id)))
 }
 
 // auditBlock shows the changes of one thing.

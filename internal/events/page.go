@@ -158,13 +158,14 @@ func ReadPage[T, K any](verb, cursor string, limit int, start K, position func(*
 	return page, nil
 }
 
-// firstWindow is how many rows are read first for each item of a page.
-const firstWindow = 4
+// rowsPerItem is how many rows a page reads first for each of its items.
+const rowsPerItem = 4
 
 // Windows yields how many rows a page of a list reads: first a few, which fill most pages, and then
-// the maximum, for a filter that selects few rows.
+// the others up to the maximum, for a filter that selects few rows.
 func Windows(limit int) iter.Seq[int] {
-	return slices.Values([]int{min(firstWindow*limit, maxScannedRows), maxScannedRows})
+	first := min(rowsPerItem*limit, maxScannedRows/2)
+	return slices.Values([]int{first, maxScannedRows - first})
 }
 
 // Like converts a pattern with * to one for SQL's LIKE; nil if there is none.

@@ -168,14 +168,14 @@ func Summarize(ctx context.Context, pool *pgxpool.Pool, _ SummaryParams) (*Summa
 	return out, nil
 }
 
-// maxUnappliedAge is how long an event may be without an outcome before it needs attention. By then
-// the republisher has repaired what it can, and its cursor is near, so that few events are read.
+// maxUnappliedAge is how long an event may be without an outcome before it needs attention.
+// Normally, the republisher has published a lost one again by then.
 const maxUnappliedAge = 2 * time.Minute
 
 var eventsWithoutOutcome = attention{"events_without_outcome",
 	"an event has had no outcome for more than two minutes: check that a processor runs",
 	"%s events have had no outcome for more than two minutes: check that a processor runs", "/events",
-	map[string]string{"status": "pending"}}
+	map[string]string{"status": "pending", "until": "2m"}}
 
 func (a *attention) item(count int64, since *time.Time) SummaryItem {
 	i := SummaryItem{Kind: a.kind, Count: count, AtLeast: count >= maxAttention, Text: a.singular, Path: a.path,

@@ -40,7 +40,8 @@ func (m *metrics) build() {
 	m.republished = vector("postern_republisher_events_total", "cause", "Events that the republisher published "+
 		"again, by cause: missing (no outcome) or due (failed, and due for the next attempt).")
 	m.republishBehind = gauge("postern_republisher_behind_seconds", "Age of the oldest event without an outcome that "+
-		"the republisher's last pass found; 0 if there was none. It is 0 in a process that is not the republisher.")
+		"the republisher's last pass found among the events that are old enough to be published again; 0 if there was "+
+		"none. It is 0 in a process that is not the republisher.")
 	m.lastPass = gauge("postern_republisher_last_pass_timestamp_seconds",
 		"Unix time when this process last ended a pass of the republisher; 0 if never.")
 	m.changes = vector("postern_changes_total", "result", "Changes published to the feed by result: acknowledged, or "+

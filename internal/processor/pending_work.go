@@ -87,14 +87,16 @@ FROM republish_passes a WHERE a.id = 0`
 )
 
 // CountUnapplied counts the events that were received at least age ago and have no outcome, up to
-// limit. It begins at the republisher's cursor: every event before it has an outcome.
+// limit. It begins at the republisher's cursor: every event before it has an outcome. After the
+// database's clock went back, an age of more than 0 counts no new event until the clock has caught
+// up.
 func CountUnapplied(ctx context.Context, pool *pgxpool.Pool, age time.Duration, limit int) (p PendingCount, err error) {
 	var cursor, first int64
 	var now time.Time
 	if err := pool.QueryRow(ctx, cursorSQL, apply.RepublisherJob).Scan(&cursor, &now); err != nil {
 		return p, fmt.Errorf("read the republisher's cursor: %w", err)
 	}
-	end := int64(math.MaxInt64) // after the clock went back, ids are ahead of it
+	end := int64(math.MaxInt64)
 	if age > 0 {
 		end = events.FirstID(now.Add(-age))
 	}

@@ -149,13 +149,13 @@ func (a *republisher) republish(ctx context.Context, cursor int64, requested boo
 		until = max(frozen, bound)
 	}
 	complete, stopReason, err := a.publishMissing(ctx, cursor, bound, until)
-	if err == nil && stopReason == "" && complete {
-		stopReason, err = a.passYoung(ctx, until, frozen)
+	if err == nil && stopReason == "" {
+		stopReason, err = a.publishDue(ctx)
 	}
-	if err != nil || stopReason != "" {
+	if err != nil || stopReason != "" || !complete {
 		return stopReason, err
 	}
-	return a.publishDue(ctx)
+	return a.moveCursorPastYoung(ctx, max(cursor, until), frozen)
 }
 
 // streamFullReason returns the reason for ending a pass when the stream has no capacity.
@@ -242,22 +242,23 @@ func (a *republisher) publishMissing(ctx context.Context, cursor, bound, until i
 	return allHaveOutcome, "", nil
 }
 
-// passYoung moves the cursor past the events up to until that have an outcome already, to the first
-// one without. Readers of pending work begin at the cursor and then read few rows.
-func (a *republisher) passYoung(ctx context.Context, at, until int64) (stopReason string, err error) {
-	for at < until {
-		ids, missing, err := a.compare(ctx, at, until)
+// moveCursorPastYoung moves the cursor from after, up to which all events have an outcome, to the
+// first event without an outcome, or to until. Readers of pending work begin at the cursor, and so
+// read few rows.
+func (a *republisher) moveCursorPastYoung(ctx context.Context, after, until int64) (stopReason string, err error) {
+	for {
+		ids, missing, err := a.compare(ctx, after, until)
 		if err != nil || len(ids) == 0 {
 			return "", err
 		}
-		if at = ids[len(ids)-1]; len(missing) > 0 {
-			at, until = missing[0]-1, 0
+		if after = ids[len(ids)-1]; len(missing) > 0 {
+			after = missing[0] - 1
 		}
-		if stopReason, err := a.moveCursor(ctx, at); err != nil || stopReason != "" {
+		stopReason, err := a.moveCursor(ctx, after)
+		if err != nil || stopReason != "" || len(missing) > 0 || len(ids) < compareChunk {
 			return stopReason, err
 		}
 	}
-	return "", nil
 }
 
 // compare returns the next ids of the log after an id, and those of them without an outcome.

@@ -175,9 +175,24 @@ func TestRepublisher_youngEvents_cursorPassesThoseWithOutcome(t *testing.T) {
 		w.Scan(t, `SELECT cursor FROM checkpoints WHERE job = 'republisher'`, &cursor)
 		testkit.Equal(t, fmt.Sprintf("the cursor where %d events have an outcome", with), want, cursor)
 	}
+	// a pass does not move it back
+	w.DB.Exec(t, `UPDATE checkpoints SET cursor = cursor + 5`)
+	must(t, pass(t.Context()))
+	var cursor int64
+	w.Scan(t, `SELECT cursor FROM checkpoints`, &cursor)
+	testkit.Equal(t, "the cursor after another pass", evs[9].ID+5, cursor)
 	lag, err := o.Conn.Lag(t.Context(), true)
 	must(t, err)
 	testkit.Equal(t, "messages", 0, int(lag.Messages))
+	// an older event without an outcome holds it back
+	w.DB.Exec(t, `SELECT ensure_partitions(clock_ms() - 86400000, clock_ms()); DELETE FROM checkpoints;
+		WITH made AS (SELECT (clock_ms() - 7200000) << 20 AS id)
+		INSERT INTO events SELECT (jsonb_populate_record(e, jsonb_build_object('id', m.id, 'event_id', m.id))).*
+		FROM events e, made m WHERE e.id = (SELECT max(id) FROM events)`)
+	must(t, pass(t.Context()))
+	var old int64
+	w.Scan(t, `SELECT min(id), (SELECT cursor FROM checkpoints) FROM events`, &old, &cursor)
+	testkit.Equal(t, "the cursor before an old event without an outcome", old-1, cursor)
 }
 
 // Two republishers at once only publish events twice.

@@ -82,14 +82,14 @@ SELECT o.source, s.name, o.account, o.object_type, o.object_id, o.version_final,
 `
 
 const (
-	pageEndSQL = `SELECT o.source, o.account, o.object_type, o.object_id FROM objects o
+	windowEndSQL = `SELECT o.source, o.account, o.object_type, o.object_id FROM objects o
 WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4) AND o.source <= $5
 ORDER BY o.source, o.account, o.object_type, o.object_id OFFSET $6 LIMIT 1`
 
-	// objectsSQL reads the keys of a page, at most $22, and then the rows of those that the filter
-	// may select. Some keys may be after the page's end; the condition after LIMIT removes them.
-	// LIMIT is necessary because an index scan of PostgreSQL 15 ends at the last object of the
-	// end's source, not at the end.
+	// objectsSQL reads the keys of a window, at most $22, and then the rows of those that the
+	// filter may select. Some keys may be after the window's end; the condition after LIMIT
+	// removes them. LIMIT is necessary because an index scan of PostgreSQL 15 ends at the last
+	// object of the end's source, not at the end.
 	objectsSQL = viewColumns + `
 FROM (SELECT k.* FROM (SELECT o.source, o.account, o.object_type, o.object_id FROM objects o
     WHERE (o.source, o.account, o.object_type, o.object_id) > ($1, $2, $3, $4) AND o.source <= $21
@@ -164,7 +164,7 @@ func ListObjects(ctx context.Context, pool *pgxpool.Pool, f ObjectFilter, cursor
 func (f *ObjectFilter) readPage(ctx context.Context, tx pgx.Tx, page *events.Page[View], after Key,
 	windows iter.Seq[int], limit int) error {
 	for rows := range windows {
-		end, more, err := f.pageEnd(ctx, tx, after, rows)
+		end, more, err := f.windowEnd(ctx, tx, after, rows)
 		if err != nil {
 			return err
 		}
@@ -175,7 +175,9 @@ func (f *ObjectFilter) readPage(ctx context.Context, tx pgx.Tx, page *events.Pag
 		if page.Next = ""; !more {
 			return nil
 		}
-		page.Next, after = end.cursor(), end
+		if page.Next, after = end.cursor(), end; stateBytes(page.Items) >= pageStateBytes {
+			return nil
+		}
 	}
 	return nil
 }
@@ -184,17 +186,14 @@ func (f *ObjectFilter) readPage(ctx context.Context, tx pgx.Tx, page *events.Pag
 // says that the page ends before end.
 func (f *ObjectFilter) readWindow(ctx context.Context, tx pgx.Tx, page *events.Page[View], after, end Key, rows,
 	limit int) (full bool, err error) {
-	for size := 0; ; {
+	for {
 		found, err := f.loadViews(ctx, tx, after, end, rows, min(limit-len(page.Items), stateBatch))
 		if err != nil {
 			return false, err
 		}
-		for i := range found {
-			size += len(found[i].State)
-		}
 		page.Items = append(page.Items, found...)
 		switch n := len(page.Items); {
-		case n == limit || len(found) == stateBatch && size >= pageStateBytes:
+		case n == limit || len(found) == stateBatch && stateBytes(page.Items) >= pageStateBytes:
 			page.Next = page.Items[n-1].key.cursor()
 			return true, nil
 		case len(found) < stateBatch:
@@ -207,10 +206,18 @@ func (f *ObjectFilter) readWindow(ctx context.Context, tx pgx.Tx, page *events.P
 
 func (k Key) cursor() string { return events.MakeCursor(k.Source, k.Account, k.Type, k.ID) }
 
-// pageEnd returns the last key that this page scans. more reports whether objects may follow it.
-func (f *ObjectFilter) pageEnd(ctx context.Context, tx pgx.Tx, after Key, rows int) (end Key, more bool, err error) {
+func stateBytes(all []View) (size int) {
+	for i := range all {
+		size += len(all[i].State)
+	}
+	return size
+}
+
+// windowEnd returns the last key of the next rows objects. more reports whether objects may follow
+// it.
+func (f *ObjectFilter) windowEnd(ctx context.Context, tx pgx.Tx, after Key, rows int) (end Key, more bool, err error) {
 	_, last := events.SourceInterval(f.Source)
-	err = tx.QueryRow(ctx, pageEndSQL, after.Source, after.Account, after.Type, after.ID, last, rows-1).
+	err = tx.QueryRow(ctx, windowEndSQL, after.Source, after.Account, after.Type, after.ID, last, rows-1).
 		Scan(&end.Source, &end.Account, &end.Type, &end.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if last == 1<<31-1 {

@@ -111,6 +111,12 @@ func TestListObjects_page_isBoundedInRowsAndBytes(t *testing.T) {
 	if diff := cmp.Diff([]int{100, 100, 100}, lengths[:min(3, len(lengths))]); diff != "" {
 		t.Errorf("pages of large states: %s", diff)
 	}
+	// The limit holds for both windows of a page together.
+	tx := testkit.OpenTx(t, insertObjects(t, 300, 100_000).Pool, "SELECT")
+	page, err := versioning.ListObjectsInTx(t.Context(), tx, versioning.ObjectFilter{}, versioning.Key{Source: -1},
+		slices.Values([]int{99, 300}), 1000)
+	testkit.Must(t, err)
+	testkit.Equal(t, "objects of a page whose first window reaches the limit", 99, len(page.Items))
 }
 
 // A page reads few objects if the filter selects many, and ends after 10,000 if it selects none,

@@ -18,6 +18,11 @@ func processorMutants() []mutant {
 		one("moves the republisher's cursor past events without an outcome",
 			"Republisher_cursor_passesOnlyEventsWithOutcome",
 			"checkpoint = missing[0] - 1", "checkpoint = at"),
+		one("moves the cursor past young events although an older one has no outcome",
+			"Republisher_youngEvents_cursorPassesThoseWithOutcome",
+			`stopReason != "" || !complete {`, `stopReason != "" || !complete && false {`),
+		one("moves the republisher's cursor back", "Republisher_youngEvents_cursorPassesThoseWithOutcome",
+			"max(cursor, until), frozen)", "until, frozen)"),
 		one("fills the stream with republished events", "Republisher_streamHalfFull_stops",
 			"lag, err := a.p.Conn.Lag(ctx, false)\nif err != nil { return \"\", err }\n"+
 				"if a.room = lag.Room(a.p.Settings.AuditShare); a.room == 0 { return full(lag), nil } }\nif len(ids) "+
