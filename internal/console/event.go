@@ -196,7 +196,7 @@ func objectValues(source, account, objectType, objectID string) []value {
 
 func receiptBlock(r *request, e *events.EventDetail) block {
 	fields := []field{{"Source", []cell{link(e.Source, path("sources", e.Source))}},
-		{"Event key", []cell{code(e.EventID)}}, {"Postern's id", []cell{code(id(e.ID)), auditLink(id(e.ID))}}}
+		{"Event key", []cell{code(e.EventID)}}, {"Postern's id", []cell{code(id(e.ID))}}}
 	if e.ObjectID != "" {
 		object := []cell{r.objectCell(e.Source, e.Account, e.ObjectType, e.ObjectID), link("all its events",
 			query(path("events"), "source", e.Source, "object_type", e.ObjectType, "object_id", e.ObjectID))}
@@ -211,7 +211,8 @@ func receiptBlock(r *request, e *events.EventDetail) block {
 	fields = append(fields, field{"Event before", []cell{previous}}, field{"Event after", []cell{next}},
 		field{"Account", []cell{code(e.Account)}}, field{"Occurred", []cell{r.at(e.OccurredAt)}},
 		field{"Received", []cell{r.at(e.ReceivedAt)}}, field{"Stored", []cell{r.at(e.StoredAt)}},
-		field{"Origin", []cell{text(e.Origin)}}, field{"API version", []cell{code(e.APIVersion)}})
+		field{"Origin", []cell{text(e.Origin)}}, field{"API version", []cell{code(e.APIVersion)}},
+		field{"See also", []cell{auditLink(id(e.ID))}})
 	if e.DeliveryID != e.ID && e.DeliveryID != 0 {
 		fields = append(fields, field{"Delivery", []cell{codeLink(id(e.DeliveryID), eventPath(e.DeliveryID)),
 			text(fmt.Sprintf("event %d of its batch", e.DeliveryIndex+1))}})

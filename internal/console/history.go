@@ -156,20 +156,21 @@ func accountOf(name operations.ObjectName) string {
 
 // compareBlock is the form that compares two events of an object.
 func compareBlock(r *request, name operations.ObjectName, items []operations.HistoryItem) block {
-	var choices []value
+	var suggestions []value
 	for i := range items {
 		h := &items[i]
 		if h.StateOmitted == "" {
-			choices = append(choices, value{fmt.Sprintf("%s %s, %s", r.shortTime(h.AppliedAt.Time).Text,
+			suggestions = append(suggestions, value{fmt.Sprintf("%s %s, %s", r.shortTime(h.AppliedAt.Time).Text,
 				visible(h.EventType), label(h.Status)), id(h.ID)})
 		}
 	}
-	return block{ID: "compare", Heading: "Compare two events", Text: "Leave the first empty to compare with the " +
-		"event before the second. Leave the second empty to compare with the object as it is now.", Folded: true,
+	return block{ID: "compare", Heading: "Compare two events", Text: "Choose an event of this page, or enter the id " +
+		"of any event of the object. Leave the first empty to compare with the event before the second. Leave the " +
+		"second empty to compare with the object as it is now.", Folded: true,
 		Filter: &filter{Path: path("objects", name.Source, name.Type, name.ID, "diff"), Label: "Compare",
 			Hidden: []value{{"account", *name.Account}}, Main: []input{
-				{Name: "from", Label: "first event", Kind: "select", Choices: choices},
-				{Name: "to", Label: "second event", Kind: "select", Choices: choices}}}}
+				{Name: "from", Label: "first event", Kind: "text", Suggestions: suggestions},
+				{Name: "to", Label: "second event", Kind: "text", Suggestions: suggestions}}}}
 }
 
 // diffPage lists the values in which two states of an object differ.

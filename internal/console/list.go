@@ -177,7 +177,7 @@ func encode(texts map[string]string) string {
 }
 
 // timeSuggestions are relative times that a filter offers.
-var timeSuggestions = []string{"15m", "1h", "6h", "24h", "7d", "30d"}
+var timeSuggestions = []value{{"", "15m"}, {"", "1h"}, {"", "6h"}, {"", "24h"}, {"", "7d"}, {"", "30d"}}
 
 // filterOf makes the form of a page from the parameters of its operation. Call it before they are
 // read: a page about an invalid parameter has the form too.

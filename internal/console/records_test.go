@@ -229,7 +229,8 @@ func TestFind_quotedID_leadsToItsPage(t *testing.T) {
 }
 
 // The overview shows sources with silent types first, then those with the newest events, and the
-// problem of a process with its configuration file while the process reports.
+// problem of a process with its configuration file while the process reports. It needs few
+// statements.
 func TestOverview_manySources_silentFirst(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
@@ -240,7 +241,12 @@ func TestOverview_manySources_silentFirst(t *testing.T) {
 		FROM sources WHERE name <> 'source_11'`)
 	e.db.Exec(t, `INSERT INTO processes SELECT id, 'gateway', id, 7, '1', '', now(), now() - age, '', now(), '',
 		'a typo in ' || id, true FROM (VALUES ('running', interval '0'), ('ended', interval '50 minutes')) v (id, age)`)
+	before := e.pool.Stat().AcquireCount()
 	p := e.browser().get(t, Prefix)
+	// each statement of a page acquires a connection
+	if n := e.pool.Stat().AcquireCount() - before; n > 10 {
+		t.Errorf("the overview needed %d statements", n)
+	}
 	p.want(t, "overview", http.StatusOK, "12 other sources have had events", "1 source has had no event yet",
 		"Gateway on running: a typo in running")
 	if strings.Contains(p.text(), "a typo in ended") {

@@ -163,8 +163,8 @@ type input struct {
 	Choices []value
 	// Unset is the text of the empty choice; "": any.
 	Unset string
-	// Suggestions are values to choose from, in a text.
-	Suggestions []string
+	// Suggestions are values to choose from, in a text. A Name explains its value.
+	Suggestions []value
 	Required    bool
 }
 
