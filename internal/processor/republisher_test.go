@@ -165,15 +165,18 @@ func TestRepublisher_youngEvents_cursorPassesThoseWithOutcome(t *testing.T) {
 	o.Settings.RepublishMinAge = time.Hour
 	o.Conn, o.Limits = w.connect(t, w.nats.URL), w.limits
 	pass := processor.RepublishPass(newProcessor(t, o))
-	for with, want := range map[int]int64{0: evs[0].ID - 1, 7: evs[7].ID - 1, 10: evs[9].ID} {
+	for _, c := range []struct {
+		with int
+		want int64
+	}{{0, evs[0].ID - 1}, {7, evs[7].ID - 1}, {10, evs[9].ID}} {
 		w.DB.Exec(t, `DELETE FROM checkpoints; DELETE FROM outcomes`)
 		w.DB.Exec(t, `INSERT INTO outcomes (event_id, run, source, object, account, object_type, object_id, status,
 			reason, attempts, at, rule_version)
-			SELECT id, 0, source, 0, '', '', '', 'applied', '', 1, now(), 1 FROM events ORDER BY id LIMIT $1`, with)
+			SELECT id, 0, source, 0, '', '', '', 'applied', '', 1, now(), 1 FROM events ORDER BY id LIMIT $1`, c.with)
 		must(t, pass(t.Context()))
 		var cursor int64
 		w.Scan(t, `SELECT cursor FROM checkpoints WHERE job = 'republisher'`, &cursor)
-		testkit.Equal(t, fmt.Sprintf("the cursor where %d events have an outcome", with), want, cursor)
+		testkit.Equal(t, fmt.Sprintf("the cursor where %d events have an outcome", c.with), c.want, cursor)
 	}
 	// a pass does not move it back
 	w.DB.Exec(t, `UPDATE checkpoints SET cursor = cursor + 5`)
