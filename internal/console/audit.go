@@ -73,7 +73,8 @@ func objectOfTarget(v url.Values) cell {
 	return c
 }
 
-// auditLink leads to the changes with an id in their target, which most targets have escaped.
+// auditLink leads to the audit entries whose target contains an id. Most targets contain it
+// escaped.
 func auditLink(id string) cell {
 	return link("audit entries", query(path("audit"), "target", url.QueryEscape(id)))
 }

@@ -297,6 +297,24 @@ func TestChange_withoutTheRight_isForbidden(t *testing.T) {
 	}
 }
 
+// A read-only console says what may still be changed elsewhere, and by whom.
+func TestConsole_readOnlyWithoutTokens_warnsOfTheAPI(t *testing.T) {
+	t.Parallel()
+	newEnv(t, readOnly).browser().get(t, Prefix).want(t, "overview", http.StatusOK, "This console is read-only",
+		"through the API, which requires no token on this machine")
+}
+
+// The link to the audit searches an id in the form in which targets have it.
+func TestAuditLink_specialCharacters_findsTarget(t *testing.T) {
+	t.Parallel()
+	target := encode(map[string]string{"source": "github", "object_id": "owner/repo é"})
+	found, err := url.Parse(auditLink("owner/repo é").Href)
+	testkit.Must(t, err)
+	if q := found.Query().Get("target"); q == "" || !strings.Contains(target, q) {
+		t.Errorf("%q is not in %q", q, target)
+	}
+}
+
 // open returns the same environment with a console that needs no login and allows changes.
 func (e *env) open(t *testing.T) *env {
 	t.Helper()
