@@ -171,11 +171,8 @@ CREATE TABLE changes (
   object_type text NOT NULL,
   object_id   text NOT NULL,
   number      bigint NOT NULL,
-  revision    bigint NOT NULL,
-  deleted     boolean NOT NULL,
-  redacted    boolean NOT NULL,
   changed_at  timestamptz NOT NULL,
-  PRIMARY KEY (source, account, object_type, object_id)
+  PRIMARY KEY (object_id, object_type, account, source)
 )
 WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX changes_by_number ON changes (number);
@@ -187,10 +184,7 @@ COMMENT ON COLUMN changes.account IS 'Tenant inside the source.';
 COMMENT ON COLUMN changes.object_type IS 'The provider''s type of the object.';
 COMMENT ON COLUMN changes.object_id IS 'The provider''s id of the object.';
 COMMENT ON COLUMN changes.number IS 'Number of the change. An object that changes again gets a greater number.';
-COMMENT ON COLUMN changes.revision IS 'Revision of the object when the number was assigned.';
-COMMENT ON COLUMN changes.deleted IS 'The object is deleted, or no stored event makes it any more.';
-COMMENT ON COLUMN changes.redacted IS 'The state was cleared permanently.';
-COMMENT ON COLUMN changes.changed_at IS 'Time of the change of the object.';
+COMMENT ON COLUMN changes.changed_at IS 'Time of the transaction that changed the object.';
 
 CREATE TABLE change_feed (
   only_row     boolean PRIMARY KEY DEFAULT true CHECK (only_row),

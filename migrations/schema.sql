@@ -557,9 +557,6 @@ CREATE TABLE postern.changes (
     object_type text NOT NULL,
     object_id text NOT NULL,
     number bigint NOT NULL,
-    revision bigint NOT NULL,
-    deleted boolean NOT NULL,
-    redacted boolean NOT NULL,
     changed_at timestamp with time zone NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0.05');
@@ -578,13 +575,102 @@ COMMENT ON COLUMN postern.changes.object_id IS 'The provider''s id of the object
 
 COMMENT ON COLUMN postern.changes.number IS 'Number of the change. An object that changes again gets a greater number.';
 
-COMMENT ON COLUMN postern.changes.revision IS 'Revision of the object when the number was assigned.';
+COMMENT ON COLUMN postern.changes.changed_at IS 'Time of the transaction that changed the object.';
 
-COMMENT ON COLUMN postern.changes.deleted IS 'The object is deleted, or no stored event makes it any more.';
+CREATE TABLE postern.objects (
+    source integer NOT NULL,
+    account text NOT NULL,
+    object_type text NOT NULL,
+    object_id text NOT NULL,
+    version_final boolean NOT NULL,
+    version_at bigint NOT NULL,
+    version_seen bigint NOT NULL,
+    version_rank smallint NOT NULL,
+    tied_states jsonb NOT NULL,
+    overflow boolean NOT NULL,
+    time_from bigint NOT NULL,
+    time_to bigint NOT NULL,
+    refetch_after bigint NOT NULL,
+    ambiguous boolean NOT NULL,
+    deleted boolean NOT NULL,
+    state_hash bytea NOT NULL,
+    exact_hash bytea NOT NULL,
+    state jsonb,
+    sanitized boolean NOT NULL,
+    last_event_id bigint NOT NULL,
+    revision bigint NOT NULL,
+    rule_version integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    overwritten_at bigint DEFAULT 0 NOT NULL,
+    overwrite_seen bigint DEFAULT 0 NOT NULL
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
+ALTER TABLE ONLY postern.objects ALTER COLUMN account SET STORAGE MAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN object_type SET STORAGE MAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN object_id SET STORAGE MAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN tied_states SET STORAGE MAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN tied_states SET COMPRESSION lz4;
+ALTER TABLE ONLY postern.objects ALTER COLUMN state_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN exact_hash SET STORAGE PLAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN state SET STORAGE MAIN;
+ALTER TABLE ONLY postern.objects ALTER COLUMN state SET COMPRESSION lz4;
 
-COMMENT ON COLUMN postern.changes.redacted IS 'The state was cleared permanently.';
+ALTER TABLE postern.objects OWNER TO postern_maintenance;
 
-COMMENT ON COLUMN postern.changes.changed_at IS 'Time of the change of the object.';
+COMMENT ON TABLE postern.objects IS 'The mirror: one row per object of a provider. Columns version_*, time_* and refetch_after are microseconds on the provider''s clock.';
+
+COMMENT ON COLUMN postern.objects.source IS 'Number of the source.';
+
+COMMENT ON COLUMN postern.objects.account IS 'Tenant inside the source. Empty where there is none.';
+
+COMMENT ON COLUMN postern.objects.object_type IS 'The provider''s type of the object.';
+
+COMMENT ON COLUMN postern.objects.object_id IS 'The provider''s id of the object.';
+
+COMMENT ON COLUMN postern.objects.version_final IS 'True after a permanent delete. No later version can replace it.';
+
+COMMENT ON COLUMN postern.objects.version_at IS 'Event time of the version. -2^63 means that there is no version yet.';
+
+COMMENT ON COLUMN postern.objects.version_seen IS 'Start of the refetch that read the version. 0 for a version from an event.';
+
+COMMENT ON COLUMN postern.objects.version_rank IS 'Order of versions that have the same time.';
+
+COMMENT ON COLUMN postern.objects.tied_states IS 'All different contents of exactly this version.';
+
+COMMENT ON COLUMN postern.objects.overflow IS 'There were more tied states than the set may hold.';
+
+COMMENT ON COLUMN postern.objects.time_from IS 'Start of the interval in which the state was observed.';
+
+COMMENT ON COLUMN postern.objects.time_to IS 'End of the interval in which the state was observed.';
+
+COMMENT ON COLUMN postern.objects.refetch_after IS 'A refetch that starts after this time is pending. 0 where none is.';
+
+COMMENT ON COLUMN postern.objects.ambiguous IS 'The tied states do not tell which of them is current.';
+
+COMMENT ON COLUMN postern.objects.deleted IS 'The object does not exist any more; the row is its tombstone.';
+
+COMMENT ON COLUMN postern.objects.state_hash IS 'Hash of the state without ignored paths. Equal hashes mean an unchanged object.';
+
+COMMENT ON COLUMN postern.objects.exact_hash IS 'Hash of the whole state.';
+
+COMMENT ON COLUMN postern.objects.state IS 'The object''s state. Null after redaction, or where the provider sent none.';
+
+COMMENT ON COLUMN postern.objects.sanitized IS 'The state contained text or numbers that jsonb refuses. They were replaced; the event''s body keeps the original.';
+
+COMMENT ON COLUMN postern.objects.last_event_id IS 'Event that made the current version.';
+
+COMMENT ON COLUMN postern.objects.revision IS 'Grows with each change of state, deleted or ambiguous.';
+
+COMMENT ON COLUMN postern.objects.rule_version IS 'Version of the version rule that decided the row.';
+
+COMMENT ON COLUMN postern.objects.created_at IS 'Time at which the row was inserted.';
+
+COMMENT ON COLUMN postern.objects.updated_at IS 'Time of the last change of this row.';
+
+COMMENT ON COLUMN postern.objects.overwritten_at IS 'Time at which an operator overwrote the object from the provider, in microseconds of the database clock. Events received before do not count. 0 where no operator did.';
+
+COMMENT ON COLUMN postern.objects.overwrite_seen IS 'Start of the refetch that an operator overwrote the object with, in microseconds on the provider''s clock. 0 where no operator did.';
 
 CREATE TABLE postern.sources (
     number integer NOT NULL,
@@ -614,18 +700,27 @@ CREATE VIEW mirror.changes AS
     c.account,
     c.object_type,
     c.object_id,
-    c.revision,
-    c.deleted,
-    c.redacted,
-    c.changed_at
-   FROM (postern.changes c
-     JOIN postern.sources s ON ((s.number = c.source)));
+    o.revision,
+    (o.deleted OR (o.version_at = '-9223372036854775808'::bigint)) AS deleted,
+    ((o.state IS NULL) AND (o.version_at > '-9223372036854775808'::bigint) AND (o.tied_states = '[]'::jsonb)) AS redacted,
+    o.updated_at AS changed_at
+   FROM ((postern.changes c
+     JOIN postern.sources s ON ((s.number = c.source)))
+     JOIN postern.objects o ON (((o.source = c.source) AND (o.account = c.account) AND (o.object_type = c.object_type) AND (o.object_id = c.object_id))));
 
 ALTER TABLE mirror.changes OWNER TO postern_maintenance;
 
 COMMENT ON VIEW mirror.changes IS 'The last change of each object. Read it in the order of number, and continue after the last one.';
 
 COMMENT ON COLUMN mirror.changes.source IS 'Name of the source.';
+
+COMMENT ON COLUMN mirror.changes.revision IS 'Revision of the object as it is now. It grows with each change.';
+
+COMMENT ON COLUMN mirror.changes.deleted IS 'The object is deleted, or no stored event makes it any more.';
+
+COMMENT ON COLUMN mirror.changes.redacted IS 'The state was cleared permanently.';
+
+COMMENT ON COLUMN mirror.changes.changed_at IS 'Time at which the object changed last.';
 
 CREATE TABLE postern.events (
     id bigint NOT NULL,
@@ -751,101 +846,6 @@ COMMENT ON COLUMN mirror.events.body_json IS 'The body as jsonb. Null where json
 COMMENT ON COLUMN mirror.events.body_json_omitted IS 'The event has a body and body_json is null: read body.';
 
 COMMENT ON COLUMN mirror.events.redacted IS 'Body and headers were cleared permanently.';
-
-CREATE TABLE postern.objects (
-    source integer NOT NULL,
-    account text NOT NULL,
-    object_type text NOT NULL,
-    object_id text NOT NULL,
-    version_final boolean NOT NULL,
-    version_at bigint NOT NULL,
-    version_seen bigint NOT NULL,
-    version_rank smallint NOT NULL,
-    tied_states jsonb NOT NULL,
-    overflow boolean NOT NULL,
-    time_from bigint NOT NULL,
-    time_to bigint NOT NULL,
-    refetch_after bigint NOT NULL,
-    ambiguous boolean NOT NULL,
-    deleted boolean NOT NULL,
-    state_hash bytea NOT NULL,
-    exact_hash bytea NOT NULL,
-    state jsonb,
-    sanitized boolean NOT NULL,
-    last_event_id bigint NOT NULL,
-    revision bigint NOT NULL,
-    rule_version integer NOT NULL,
-    created_at timestamp with time zone NOT NULL,
-    updated_at timestamp with time zone NOT NULL,
-    overwritten_at bigint DEFAULT 0 NOT NULL,
-    overwrite_seen bigint DEFAULT 0 NOT NULL
-)
-WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
-ALTER TABLE ONLY postern.objects ALTER COLUMN account SET STORAGE MAIN;
-ALTER TABLE ONLY postern.objects ALTER COLUMN object_type SET STORAGE MAIN;
-ALTER TABLE ONLY postern.objects ALTER COLUMN object_id SET STORAGE MAIN;
-ALTER TABLE ONLY postern.objects ALTER COLUMN tied_states SET STORAGE MAIN;
-ALTER TABLE ONLY postern.objects ALTER COLUMN tied_states SET COMPRESSION lz4;
-ALTER TABLE ONLY postern.objects ALTER COLUMN state_hash SET STORAGE PLAIN;
-ALTER TABLE ONLY postern.objects ALTER COLUMN exact_hash SET STORAGE PLAIN;
-ALTER TABLE ONLY postern.objects ALTER COLUMN state SET STORAGE MAIN;
-ALTER TABLE ONLY postern.objects ALTER COLUMN state SET COMPRESSION lz4;
-
-ALTER TABLE postern.objects OWNER TO postern_maintenance;
-
-COMMENT ON TABLE postern.objects IS 'The mirror: one row per object of a provider. Columns version_*, time_* and refetch_after are microseconds on the provider''s clock.';
-
-COMMENT ON COLUMN postern.objects.source IS 'Number of the source.';
-
-COMMENT ON COLUMN postern.objects.account IS 'Tenant inside the source. Empty where there is none.';
-
-COMMENT ON COLUMN postern.objects.object_type IS 'The provider''s type of the object.';
-
-COMMENT ON COLUMN postern.objects.object_id IS 'The provider''s id of the object.';
-
-COMMENT ON COLUMN postern.objects.version_final IS 'True after a permanent delete. No later version can replace it.';
-
-COMMENT ON COLUMN postern.objects.version_at IS 'Event time of the version. -2^63 means that there is no version yet.';
-
-COMMENT ON COLUMN postern.objects.version_seen IS 'Start of the refetch that read the version. 0 for a version from an event.';
-
-COMMENT ON COLUMN postern.objects.version_rank IS 'Order of versions that have the same time.';
-
-COMMENT ON COLUMN postern.objects.tied_states IS 'All different contents of exactly this version.';
-
-COMMENT ON COLUMN postern.objects.overflow IS 'There were more tied states than the set may hold.';
-
-COMMENT ON COLUMN postern.objects.time_from IS 'Start of the interval in which the state was observed.';
-
-COMMENT ON COLUMN postern.objects.time_to IS 'End of the interval in which the state was observed.';
-
-COMMENT ON COLUMN postern.objects.refetch_after IS 'A refetch that starts after this time is pending. 0 where none is.';
-
-COMMENT ON COLUMN postern.objects.ambiguous IS 'The tied states do not tell which of them is current.';
-
-COMMENT ON COLUMN postern.objects.deleted IS 'The object does not exist any more; the row is its tombstone.';
-
-COMMENT ON COLUMN postern.objects.state_hash IS 'Hash of the state without ignored paths. Equal hashes mean an unchanged object.';
-
-COMMENT ON COLUMN postern.objects.exact_hash IS 'Hash of the whole state.';
-
-COMMENT ON COLUMN postern.objects.state IS 'The object''s state. Null after redaction, or where the provider sent none.';
-
-COMMENT ON COLUMN postern.objects.sanitized IS 'The state contained text or numbers that jsonb refuses. They were replaced; the event''s body keeps the original.';
-
-COMMENT ON COLUMN postern.objects.last_event_id IS 'Event that made the current version.';
-
-COMMENT ON COLUMN postern.objects.revision IS 'Grows with each change of state, deleted or ambiguous.';
-
-COMMENT ON COLUMN postern.objects.rule_version IS 'Version of the version rule that decided the row.';
-
-COMMENT ON COLUMN postern.objects.created_at IS 'Time at which the row was inserted.';
-
-COMMENT ON COLUMN postern.objects.updated_at IS 'Time of the last change of this row.';
-
-COMMENT ON COLUMN postern.objects.overwritten_at IS 'Time at which an operator overwrote the object from the provider, in microseconds of the database clock. Events received before do not count. 0 where no operator did.';
-
-COMMENT ON COLUMN postern.objects.overwrite_seen IS 'Start of the refetch that an operator overwrote the object with, in microseconds on the provider''s clock. 0 where no operator did.';
 
 CREATE VIEW mirror.objects AS
  SELECT s.name AS source,
@@ -2844,7 +2844,7 @@ ALTER TABLE ONLY postern.change_feed
     ADD CONSTRAINT change_feed_pkey PRIMARY KEY (only_row);
 
 ALTER TABLE ONLY postern.changes
-    ADD CONSTRAINT changes_pkey PRIMARY KEY (source, account, object_type, object_id);
+    ADD CONSTRAINT changes_pkey PRIMARY KEY (object_id, object_type, account, source);
 
 ALTER TABLE ONLY postern.checkpoints
     ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (job, run);
@@ -3135,6 +3135,9 @@ GRANT SELECT ON TABLE mirror.change_feed TO postern_reader;
 GRANT SELECT ON TABLE postern.changes TO postern_operator;
 GRANT SELECT,INSERT,UPDATE ON TABLE postern.changes TO postern_processor;
 
+GRANT SELECT ON TABLE postern.objects TO postern_operator;
+GRANT SELECT,INSERT,UPDATE ON TABLE postern.objects TO postern_processor;
+
 GRANT SELECT,INSERT ON TABLE postern.sources TO postern_gateway;
 GRANT SELECT,INSERT ON TABLE postern.sources TO postern_processor;
 GRANT SELECT ON TABLE postern.sources TO postern_operator;
@@ -3154,9 +3157,6 @@ GRANT SELECT ON TABLE postern.redacted_events TO postern_processor;
 
 GRANT SELECT ON TABLE mirror.events TO postern_operator;
 GRANT SELECT ON TABLE mirror.events TO postern_reader;
-
-GRANT SELECT ON TABLE postern.objects TO postern_operator;
-GRANT SELECT,INSERT,UPDATE ON TABLE postern.objects TO postern_processor;
 
 GRANT SELECT ON TABLE mirror.objects TO postern_operator;
 GRANT SELECT ON TABLE mirror.objects TO postern_reader;

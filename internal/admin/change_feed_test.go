@@ -127,8 +127,7 @@ func TestChanges_misspeltType_isInvalid(t *testing.T) {
 	}
 }
 
-// The members are those of the feed over NATS, read from the object as it is now. Without states
-// they are those of the change.
+// The members are those of the feed over NATS, read from the object as it is now.
 func TestChanges_states_areCurrent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -148,9 +147,9 @@ func TestChanges_states_areCurrent(t *testing.T) {
 				"state": null},
 			{"revision": 2, "deleted": true, "redacted": false, "ambiguous": false, "event_id": "1152921504606846977",
 				"state": null}]}`, 3},
-		{"GET /changes?states=false", `200 {"items": [{"revision": 2, "deleted": false, "redacted": false},
-			{"revision": 2, "deleted": false, "redacted": false},
-			{"revision": 2, "deleted": false, "redacted": false}]}`, 0},
+		{"GET /changes?states=false", `200 {"items": [{"revision": 7, "deleted": false, "redacted": false},
+			{"revision": 2, "deleted": false, "redacted": true},
+			{"revision": 2, "deleted": true, "redacted": false}]}`, 0},
 	} {
 		body := b.wantResponses(t, [][2]string{{c.request, c.want}})
 		if n := strings.Count(fmt.Sprint(body), " state:"); n != c.states {

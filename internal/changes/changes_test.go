@@ -15,7 +15,6 @@ import (
 	"github.com/postern-gateway/postern/internal/changes"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/testkit"
-	"github.com/postern-gateway/postern/internal/versioning"
 )
 
 var must, equal = testkit.Must, testkit.Equal
@@ -119,17 +118,17 @@ func TestNumber_concurrentWritersAndReaders_skipNothing(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				page, end, err := changes.Read(t.Context(), pool, at, feed.Newest, changes.Filter{}, i+2)
+				page, err := changes.ReadPage(t.Context(), pool, changes.Query{After: feed.At(at), Limit: i + 2})
 				if err != nil {
 					return err
 				}
-				for _, c := range page {
+				for _, c := range page.Items {
 					if c.Number <= at {
 						return fmt.Errorf("change %d came after %d", c.Number, at)
 					}
-					at, seen[i][c.ID] = c.Number, c.Revision
+					at, seen[i][c.ObjectID] = c.Number, c.Revision
 				}
-				if at = end; last && at == feed.Newest {
+				if last && !page.HasMore {
 					return nil
 				}
 				select {
@@ -199,8 +198,9 @@ func TestRead_filtersAndPages_returnLastChanges(t *testing.T) {
 
 func TestNumber_specialObjects_areMarked(t *testing.T) {
 	db := testkit.Database(t)
+	db.Exec(t, `INSERT INTO sources (number, name, provider) OVERRIDING SYSTEM VALUE VALUES (1, 'a', 'stripe')`)
 	pool := db.Role(t, "processor")
-	for set, want := range map[string]changes.Change{
+	for set, want := range map[string]changes.Item{
 		`deleted = true`:                       {Deleted: true},
 		`state = NULL, tied_states = '[]'`:     {Redacted: true},
 		`state = NULL, tied_states = '[null]'`: {},
@@ -212,10 +212,18 @@ func TestNumber_specialObjects_areMarked(t *testing.T) {
 		numberAll(t, pool)
 		feed, err := changes.ReadFeed(t.Context(), pool)
 		must(t, err)
-		page, _, err := changes.Read(t.Context(), pool, 0, feed.Newest, changes.Filter{}, 10)
-		must(t, err)
-		equal(t, set, [2]bool{want.Deleted, want.Redacted}, [2]bool{page[0].Deleted, page[0].Redacted})
-		equal(t, "the object", versioning.Key{Source: 1, Type: "thing", ID: "a"}, page[0].Key)
+		for _, states := range []bool{false, true} {
+			page, err := changes.ReadPage(t.Context(), pool, changes.Query{After: feed.At(0), Limit: 10, States: states,
+				MaxBytes: 1 << 20})
+			must(t, err)
+			got := page.Items[0]
+			equal(t, set, [2]bool{want.Deleted, want.Redacted}, [2]bool{got.Deleted, got.Redacted})
+			equal(t, "the object", "thing a", got.ObjectType+" "+got.ObjectID)
+		}
+		var got [2]bool
+		must(t, db.Role(t, "reader").QueryRow(t.Context(), `SELECT deleted, redacted FROM mirror.changes`).
+			Scan(&got[0], &got[1]))
+		equal(t, "mirror.changes, "+set, [2]bool{want.Deleted, want.Redacted}, got)
 	}
 }
 
@@ -380,8 +388,8 @@ func TestReader_rareFilter_movesWhileItWaits(t *testing.T) {
 func TestReadPage_manyObjects_readsItsRows(t *testing.T) {
 	db := testkit.Database(t)
 	db.InsertObjects(t, 30_000)
-	db.Exec(t, `INSERT INTO changes SELECT source, account, object_type, object_id, row_number() OVER (), revision,
-		false, false, now() FROM objects`)
+	db.Exec(t, `INSERT INTO changes SELECT source, account, object_type, object_id, row_number() OVER (), now()
+		FROM objects`)
 	db.Exec(t, `UPDATE change_feed SET newest = 30000`)
 	feed, err := changes.ReadFeed(t.Context(), db.Pool)
 	must(t, err)
@@ -441,7 +449,7 @@ func TestNumberBefore_times_areFound(t *testing.T) {
 	db := testkit.Database(t)
 	pool := db.Role(t, "processor")
 	day := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC)
-	db.Exec(t, `INSERT INTO changes SELECT 1, '', 'thing', n::text, n, 1, false, false,
+	db.Exec(t, `INSERT INTO changes SELECT 1, '', 'thing', n::text, n,
 		$1::timestamptz + n * interval '1 min' FROM generate_series(1, 1000) n WHERE n % 3 <> 0 OR n = 999`, day)
 	db.Exec(t, `UPDATE change_feed SET newest = 1000`)
 	db.Exec(t, `INSERT INTO outbox (sources, accounts, types, ids, created_at)

@@ -37,29 +37,25 @@ UPDATE change_feed SET server = $1, epochs = (epochs || new_epoch())[greatest(ca
 const setServerSQL = `UPDATE change_feed SET server = $1`
 
 // numberSQL numbers the objects of some rows of the outbox after $1, each object once, in the order
-// of the rows. It reads the objects as they are now: a later change has a row of its own. It skips
-// rows that the sender has locked, so that the two never wait for each other in a circle; the next
-// pass takes them.
+// of the rows. It does not read the objects: readers do, so that applying need not wait for it. It
+// skips rows that the sender has locked, so that the two never wait for each other in a circle; the
+// next pass takes them.
 const numberSQL = `
 WITH taken AS MATERIALIZED (
   SELECT o.batch FROM outbox o WHERE NOT o.numbered ORDER BY o.batch LIMIT $2 FOR UPDATE SKIP LOCKED
 ), marked AS (
   UPDATE outbox o SET numbered = true WHERE o.batch = ANY (ARRAY(SELECT t.batch FROM taken t))
-  RETURNING o.batch, o.sources, o.accounts, o.types, o.ids
+  RETURNING o.batch, o.sources, o.accounts, o.types, o.ids, o.created_at
 ), keys AS (
-  SELECT k.source, k.account, k.object_type, k.object_id, max(m.batch) AS batch
+  SELECT k.source, k.account, k.object_type, k.object_id, max(m.batch) AS batch, max(m.created_at) AS changed_at
   FROM marked m, unnest(m.sources, m.accounts, m.types, m.ids) AS k(source, account, object_type, object_id)
   GROUP BY 1, 2, 3, 4
 ), put AS (
-  INSERT INTO changes AS c (source, account, object_type, object_id, number, revision, deleted, redacted, changed_at)
-  SELECT k.source, k.account, k.object_type, k.object_id,
-    $1 + row_number() OVER (ORDER BY k.batch, k.source, k.account, k.object_type, k.object_id),
-    o.revision, o.deleted OR o.version_at = -9223372036854775808,
-    o.state IS NULL AND o.version_at > -9223372036854775808 AND o.tied_states = '[]', o.updated_at
-  FROM keys k CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = k.source AND o.account = k.account
-    AND o.object_type = k.object_type AND o.object_id = k.object_id LIMIT 1) o
-  ON CONFLICT (source, account, object_type, object_id) DO UPDATE SET number = excluded.number,
-    revision = excluded.revision, deleted = excluded.deleted, redacted = excluded.redacted,
+  INSERT INTO changes AS c (source, account, object_type, object_id, number, changed_at)
+  SELECT k.source, k.account, k.object_type, k.object_id, $1 + row_number() OVER (ORDER BY k.batch, k.object_id),
+    k.changed_at
+  FROM keys k
+  ON CONFLICT (object_id, object_type, account, source) DO UPDATE SET number = excluded.number,
     changed_at = excluded.changed_at
   RETURNING c.number
 ), advanced AS (

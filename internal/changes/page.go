@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -22,8 +23,8 @@ type Query struct {
 	MaxBytes int
 }
 
-// Item is the last change of an object. States adds the object as it is when it is read, which is
-// never older than the change.
+// Item is the last change of an object, with the object as it is when it is read, which is never
+// older than the change.
 type Item struct {
 	// Place of the change in the order. An object that changes again gets a greater number.
 	Number     int64  `json:"number"`
@@ -63,15 +64,17 @@ type Page struct {
 // CursorOf returns the cursor with which a reader continues after an item.
 func (p *Page) CursorOf(item int) Cursor { return Cursor{p.next.Epoch, p.Items[item].Number} }
 
-// statesSQL reads the objects of some changes, in their order. It ends before an object with which
-// the stored sizes of the states would exceed $5, but not before the first.
-const statesSQL = `
+// objectsSQL reads the objects of some changes, in their order, with their states if $7 says so. It
+// ends before an object with which the stored sizes of the states would exceed $5, but not before
+// the first.
+const objectsSQL = `
 SELECT f.number, f.revision, f.deleted, f.redacted, f.updated_at, f.last_event_id, f.version_final, f.version_at,
   f.version_seen, f.version_rank, f.ambiguous, f.state
 FROM (
   SELECT k.number, o.revision, o.deleted OR o.version_at = -9223372036854775808 AS deleted,
     o.state IS NULL AND o.version_at > -9223372036854775808 AND o.tied_states = '[]' AS redacted, o.updated_at,
-    o.last_event_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.ambiguous, o.state,
+    o.last_event_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.ambiguous,
+    CASE WHEN $7::bool THEN o.state END AS state,
     sum(coalesce(pg_column_size(o.state), 0)) OVER (ORDER BY k.number) AS bytes, row_number() OVER (ORDER BY k.number)
   FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $6::bigint[]) AS
     k(source, account, object_type, object_id, number)
@@ -98,15 +101,15 @@ func readPage(ctx context.Context, db postgres.DB, q Query) (Page, error) {
 	page := Page{Items: make([]Item, len(found))}
 	for i, c := range found {
 		page.Items[i] = Item{Number: c.Number, Source: c.SourceName, Account: c.Account, ObjectType: c.Type,
-			ObjectID: c.ID, Revision: c.Revision, Deleted: c.Deleted, Redacted: c.Redacted, ChangedAt: c.At}
+			ObjectID: c.ID}
 	}
-	if q.States && len(found) > 0 {
-		n, err := addStates(ctx, db, found, page.Items, q.MaxBytes)
+	if len(found) > 0 {
+		n, err := addObjects(ctx, db, q, found, page.Items)
 		if err == nil && n == 0 {
 			err = fmt.Errorf("object %s of change %d is not in the mirror", found[0].ID, found[0].Number)
 		}
 		if err != nil {
-			return Page{}, fmt.Errorf("read the states of changes: %w", err)
+			return Page{}, fmt.Errorf("read the objects of changes: %w", err)
 		}
 		if n < len(found) {
 			page.Items, end = page.Items[:n], found[n-1].Number
@@ -117,9 +120,13 @@ func readPage(ctx context.Context, db postgres.DB, q Query) (Page, error) {
 	return page, nil
 }
 
-// addStates adds the objects to the first items, as many as maxBytes allows. It returns their
-// number, at least 1.
-func addStates(ctx context.Context, db postgres.DB, found []Change, items []Item, maxBytes int) (n int, err error) {
+// addObjects adds the objects to the first items, as many as the query's MaxBytes allows. It
+// returns their number, at least 1.
+func addObjects(ctx context.Context, db postgres.DB, q Query, found []Change, items []Item) (n int, err error) {
+	maxBytes := q.MaxBytes
+	if !q.States {
+		maxBytes = math.MaxInt
+	}
 	var sources []int32
 	var accounts, types, ids []string
 	var numbers []int64
@@ -133,9 +140,11 @@ func addStates(ctx context.Context, db postgres.DB, found []Change, items []Item
 	var ambiguous bool
 	var object Item
 	size, full := 0, false
-	err = postgres.ForEach(ctx, db, statesSQL, []any{sources, accounts, types, ids, maxBytes, numbers},
+	err = postgres.ForEach(ctx, db, objectsSQL,
+		[]any{sources, accounts, types, ids, maxBytes, numbers, q.States},
 		[]any{&number, &object.Revision, &object.Deleted, &object.Redacted, &object.ChangedAt, &event, &version.Final,
-			&version.At, &version.Seen, &version.Rank, &ambiguous, &object.State}, func() error {
+			&version.At, &version.Seen, &version.Rank, &ambiguous, &object.State},
+		func() error {
 			// Text is larger than what is stored, so the page may end before the rows do.
 			if size += len(object.State); full || n > 0 && size > maxBytes {
 				full = true
@@ -147,11 +156,14 @@ func addStates(ctx context.Context, db postgres.DB, found []Change, items []Item
 			}
 			it.Revision, it.Deleted, it.Redacted, it.ChangedAt = object.Revision, object.Deleted, object.Redacted,
 				object.ChangedAt
+			n++
+			if !q.States {
+				return nil
+			}
 			it.EventID, it.Version, it.Ambiguous = new(event), new(version), new(ambiguous)
 			if it.State = json.RawMessage("null"); object.State != nil {
 				it.State = append(json.RawMessage(nil), object.State...)
 			}
-			n++
 			return nil
 		})
 	return n, err

@@ -14,8 +14,8 @@ func changeMutants() []mutant {
 			"UPDATE outbox o SET numbered = true WHERE NOT o.numbered AND o.batch <= "+
 				"(SELECT max(t.batch) FROM taken t) OR o.batch = ANY (ARRAY(SELECT t.batch FROM taken t))"),
 		one("keeps the number of an object's first change", "Read_filtersAndPages",
-			"DO UPDATE SET number = excluded.number, revision = excluded.revision,",
-			"DO UPDATE SET revision = excluded.revision,"),
+			"DO UPDATE SET number = excluded.number, changed_at = excluded.changed_at",
+			"DO UPDATE SET changed_at = excluded.changed_at"),
 		one("accepts a cursor ahead of the newest number", "Check_afterRestore",
 			"limit := f.Newest\nfor i := len(f.epochs) - 1;", "limit := f.Newest + 1<<62\nfor i := len(f.epochs) - 1;"),
 		one("accepts a cursor of an earlier epoch without limit", "Check_afterRestore",

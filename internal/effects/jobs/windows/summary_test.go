@@ -292,8 +292,8 @@ func TestSummary_largeTables_plansUseIndexes(t *testing.T) {
 	b.db.Exec(t, `ALTER TABLE effect_window_changes SET (autovacuum_enabled = false)`)
 	b.db.Exec(t, `ANALYZE`) // between windows, when the table is empty
 	b.db.Exec(t, insertInvoicesSQL, b.source, 30_000, 0)
-	b.db.Exec(t, `INSERT INTO changes SELECT source, account, object_type, object_id, row_number() OVER (), 1, false,
-		false, updated_at FROM objects`)
+	b.db.Exec(t, `INSERT INTO changes SELECT source, account, object_type, object_id, row_number() OVER (), updated_at
+		FROM objects`)
 	b.db.Exec(t, `INSERT INTO effect_window_changes SELECT 'hourly', source, 'customer', '', state->>'customer',
 		'2026-11-02 11:00+00', '2026-11-02 10:00+00', row_number() OVER (), object_id,
 		'invoice by customer' FROM objects`)
