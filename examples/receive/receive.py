@@ -7,7 +7,7 @@ import sqlite3
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-KEY = base64.b64decode(os.environ["FORWARD_SECRET"].removeprefix("whsec_"))
+KEY = base64.b64decode(os.environ.get("FORWARD_SECRET", "").removeprefix("whsec_"))
 if len(KEY) < 24:
     raise SystemExit("FORWARD_SECRET is not a secret of Standard Webhooks")
 database = sqlite3.connect(os.environ.get("RECEIVER_DATABASE", "changes.db"))

@@ -19,8 +19,8 @@ const page = "docs/reference/configuration.md"
 var sources = []string{"internal/config/config.go", "internal/config/api.go", "internal/signature/scheme.go",
 	"internal/signature/key.go", "internal/provider/declared/spec.go", "internal/provider/declared/responses.go",
 	"internal/provider/rest/spec.go", "internal/config/schedule.go", "internal/config/reconcile.go",
-	"internal/config/effects.go", "internal/config/effect_schedule.go", "internal/config/effect_summary.go",
-	"internal/config/mail.go", "internal/config/notify.go", "internal/config/forward.go"}
+	"internal/config/destination.go", "internal/config/effects.go", "internal/config/effect_schedule.go",
+	"internal/config/effect_summary.go", "internal/config/mail.go", "internal/config/notify.go", "internal/config/forward.go"}
 
 func main() {
 	check := flag.Bool("check", false, "compare only; exit 1 if the page is not current")

@@ -87,6 +87,9 @@ func render(paths ...string) ([]byte, error) {
 		if slices.Contains([]string{"sources", "schedules", "destinations", "effects", "forward", "notify"}, s.name) {
 			prefix += ".NAME"
 		}
+		if len(settingsOf(sections, s.inner)) == 0 {
+			return nil, fmt.Errorf("section %s has no settings: add the file of its type to the sources of the page", s.name)
+		}
 		out.WriteString("\n| setting | default | description |\n| --- | --- | --- |\n")
 		writeRows(&out, sections, prefix, s.inner)
 	}

@@ -61,6 +61,13 @@ func TestRender_everySetting_isDescribed(t *testing.T) {
 	}
 }
 
+func TestRender_fileOfASectionMissing_isError(t *testing.T) {
+	t.Parallel()
+	if _, err := render(filepath.Join("..", "config.go")); err == nil || !strings.Contains(err.Error(), "no settings") {
+		t.Errorf("error %v, want one that names the section", err)
+	}
+}
+
 // Every setting that limits deliveries is in the table of limits, with the response above it.
 func TestRender_everyLimit_isListed(t *testing.T) {
 	t.Parallel()
@@ -77,7 +84,7 @@ func TestRender_everyLimit_isListed(t *testing.T) {
 			}
 		}
 	}
-	text, err := render(filepath.Join("..", "config.go"))
+	text, err := render(inModule(sources)...)
 	if err != nil {
 		t.Fatal(err)
 	}
