@@ -43,13 +43,14 @@ COMMENT ON COLUMN mirror.objects.last_change IS
   'Number of the last change, as in mirror.changes. Null for some milliseconds after the first change.';
 
 CREATE VIEW mirror.changes AS
+  -- LIMIT keeps the order of the join: first the next changes, then their objects.
   SELECT c.number, s.name AS source, c.account, c.object_type, c.object_id, o.revision,
     o.deleted OR o.version_at = -9223372036854775808 AS deleted,
     o.state IS NULL AND o.version_at > -9223372036854775808 AND o.tied_states = '[]' AS redacted,
     o.updated_at AS changed_at
   FROM postern.changes c JOIN postern.sources s ON s.number = c.source
-  JOIN postern.objects o ON o.source = c.source AND o.account = c.account AND o.object_type = c.object_type
-    AND o.object_id = c.object_id;
+  CROSS JOIN LATERAL (SELECT o.* FROM postern.objects o WHERE o.source = c.source AND o.account = c.account
+    AND o.object_type = c.object_type AND o.object_id = c.object_id LIMIT 1) o;
 COMMENT ON VIEW mirror.changes IS
   'The last change of each object. Read it in the order of number, and continue after the last one.';
 COMMENT ON COLUMN mirror.changes.source IS 'Name of the source.';

@@ -706,7 +706,35 @@ CREATE VIEW mirror.changes AS
     o.updated_at AS changed_at
    FROM ((postern.changes c
      JOIN postern.sources s ON ((s.number = c.source)))
-     JOIN postern.objects o ON (((o.source = c.source) AND (o.account = c.account) AND (o.object_type = c.object_type) AND (o.object_id = c.object_id))));
+     CROSS JOIN LATERAL ( SELECT o_1.source,
+            o_1.account,
+            o_1.object_type,
+            o_1.object_id,
+            o_1.version_final,
+            o_1.version_at,
+            o_1.version_seen,
+            o_1.version_rank,
+            o_1.tied_states,
+            o_1.overflow,
+            o_1.time_from,
+            o_1.time_to,
+            o_1.refetch_after,
+            o_1.ambiguous,
+            o_1.deleted,
+            o_1.state_hash,
+            o_1.exact_hash,
+            o_1.state,
+            o_1.sanitized,
+            o_1.last_event_id,
+            o_1.revision,
+            o_1.rule_version,
+            o_1.created_at,
+            o_1.updated_at,
+            o_1.overwritten_at,
+            o_1.overwrite_seen
+           FROM postern.objects o_1
+          WHERE ((o_1.source = c.source) AND (o_1.account = c.account) AND (o_1.object_type = c.object_type) AND (o_1.object_id = c.object_id))
+         LIMIT 1) o);
 
 ALTER TABLE mirror.changes OWNER TO postern_maintenance;
 

@@ -388,6 +388,7 @@ func TestReader_rareFilter_movesWhileItWaits(t *testing.T) {
 func TestReadPage_manyObjects_readsItsRows(t *testing.T) {
 	db := testkit.Database(t)
 	db.InsertObjects(t, 30_000)
+	db.Exec(t, `INSERT INTO sources (number, name, provider) OVERRIDING SYSTEM VALUE VALUES (1, 'a', 'stripe')`)
 	db.Exec(t, `INSERT INTO changes SELECT source, account, object_type, object_id, row_number() OVER (), now()
 		FROM objects`)
 	db.Exec(t, `UPDATE change_feed SET newest = 30000`)
@@ -409,6 +410,13 @@ func TestReadPage_manyObjects_readsItsRows(t *testing.T) {
 			must(t, tx.QueryRow(t.Context(), readSQL).Scan(&after))
 			if len(page.Items) != c.items || after-before > c.mostRead {
 				t.Errorf("%s, %+v: %d items, %d rows read", name, c.filter, len(page.Items), after-before)
+			}
+			must(t, tx.QueryRow(t.Context(), readSQL).Scan(&before))
+			_, err = tx.Exec(t.Context(), `SELECT * FROM mirror.changes WHERE number > 15000 ORDER BY number LIMIT 100`)
+			must(t, err)
+			must(t, tx.QueryRow(t.Context(), readSQL).Scan(&after))
+			if after-before > 300 {
+				t.Errorf("%s: a page of mirror.changes reads %d rows", name, after-before)
 			}
 		}
 	})

@@ -20,7 +20,8 @@ var sources = []string{"internal/config/config.go", "internal/config/api.go", "i
 	"internal/signature/key.go", "internal/provider/declared/spec.go", "internal/provider/declared/responses.go",
 	"internal/provider/rest/spec.go", "internal/config/schedule.go", "internal/config/reconcile.go",
 	"internal/config/destination.go", "internal/config/effects.go", "internal/config/effect_schedule.go",
-	"internal/config/effect_summary.go", "internal/config/mail.go", "internal/config/notify.go", "internal/config/forward.go"}
+	"internal/config/effect_summary.go", "internal/config/mail.go", "internal/config/notify.go",
+	"internal/config/forward.go"}
 
 func main() {
 	check := flag.Bool("check", false, "compare only; exit 1 if the page is not current")
