@@ -172,6 +172,7 @@ CREATE TABLE changes (
   object_id   text NOT NULL,
   number      bigint NOT NULL,
   changed_at  timestamptz NOT NULL,
+  -- The id comes first: it differs most, so one comparison is usually enough.
   PRIMARY KEY (object_id, object_type, account, source)
 )
 WITH (autovacuum_vacuum_scale_factor = 0.05);
@@ -184,7 +185,8 @@ COMMENT ON COLUMN changes.account IS 'Tenant inside the source.';
 COMMENT ON COLUMN changes.object_type IS 'The provider''s type of the object.';
 COMMENT ON COLUMN changes.object_id IS 'The provider''s id of the object.';
 COMMENT ON COLUMN changes.number IS 'Number of the change. An object that changes again gets a greater number.';
-COMMENT ON COLUMN changes.changed_at IS 'Time of the transaction that changed the object.';
+COMMENT ON COLUMN changes.changed_at IS
+  'Time of the change. It is not earlier than that of the changes with lower numbers.';
 
 CREATE TABLE change_feed (
   only_row     boolean PRIMARY KEY DEFAULT true CHECK (only_row),

@@ -47,17 +47,17 @@ CREATE VIEW mirror.changes AS
   SELECT c.number, s.name AS source, c.account, c.object_type, c.object_id, o.revision,
     o.deleted OR o.version_at = -9223372036854775808 AS deleted,
     o.state IS NULL AND o.version_at > -9223372036854775808 AND o.tied_states = '[]' AS redacted,
-    o.updated_at AS changed_at
+    c.changed_at
   FROM postern.changes c JOIN postern.sources s ON s.number = c.source
   CROSS JOIN LATERAL (SELECT o.* FROM postern.objects o WHERE o.source = c.source AND o.account = c.account
     AND o.object_type = c.object_type AND o.object_id = c.object_id LIMIT 1) o;
 COMMENT ON VIEW mirror.changes IS
-  'The last change of each object. Read it in the order of number, and continue after the last one.';
+  'The last change of each object, with the object as it is now. Read it in the order of number, and continue after '
+  'the last one.';
 COMMENT ON COLUMN mirror.changes.source IS 'Name of the source.';
 COMMENT ON COLUMN mirror.changes.revision IS 'Revision of the object as it is now. It grows with each change.';
 COMMENT ON COLUMN mirror.changes.deleted IS 'The object is deleted, or no stored event makes it any more.';
 COMMENT ON COLUMN mirror.changes.redacted IS 'The state was cleared permanently.';
-COMMENT ON COLUMN mirror.changes.changed_at IS 'Time at which the object changed last.';
 
 CREATE VIEW mirror.change_feed AS
   SELECT f.epochs[cardinality(f.epochs)] AS epoch, f.newest, (

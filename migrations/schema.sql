@@ -575,7 +575,7 @@ COMMENT ON COLUMN postern.changes.object_id IS 'The provider''s id of the object
 
 COMMENT ON COLUMN postern.changes.number IS 'Number of the change. An object that changes again gets a greater number.';
 
-COMMENT ON COLUMN postern.changes.changed_at IS 'Time of the transaction that changed the object.';
+COMMENT ON COLUMN postern.changes.changed_at IS 'Time of the change. It is not earlier than that of the changes with lower numbers.';
 
 CREATE TABLE postern.objects (
     source integer NOT NULL,
@@ -703,7 +703,7 @@ CREATE VIEW mirror.changes AS
     o.revision,
     (o.deleted OR (o.version_at = '-9223372036854775808'::bigint)) AS deleted,
     ((o.state IS NULL) AND (o.version_at > '-9223372036854775808'::bigint) AND (o.tied_states = '[]'::jsonb)) AS redacted,
-    o.updated_at AS changed_at
+    c.changed_at
    FROM ((postern.changes c
      JOIN postern.sources s ON ((s.number = c.source)))
      CROSS JOIN LATERAL ( SELECT o_1.source,
@@ -738,7 +738,7 @@ CREATE VIEW mirror.changes AS
 
 ALTER TABLE mirror.changes OWNER TO postern_maintenance;
 
-COMMENT ON VIEW mirror.changes IS 'The last change of each object. Read it in the order of number, and continue after the last one.';
+COMMENT ON VIEW mirror.changes IS 'The last change of each object, with the object as it is now. Read it in the order of number, and continue after the last one.';
 
 COMMENT ON COLUMN mirror.changes.source IS 'Name of the source.';
 
@@ -747,8 +747,6 @@ COMMENT ON COLUMN mirror.changes.revision IS 'Revision of the object as it is no
 COMMENT ON COLUMN mirror.changes.deleted IS 'The object is deleted, or no stored event makes it any more.';
 
 COMMENT ON COLUMN mirror.changes.redacted IS 'The state was cleared permanently.';
-
-COMMENT ON COLUMN mirror.changes.changed_at IS 'Time at which the object changed last.';
 
 CREATE TABLE postern.events (
     id bigint NOT NULL,

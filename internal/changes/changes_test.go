@@ -126,7 +126,7 @@ func TestNumber_concurrentWritersAndReaders_skipNothing(t *testing.T) {
 					if c.Number <= at {
 						return fmt.Errorf("change %d came after %d", c.Number, at)
 					}
-					at, seen[i][c.ObjectID] = c.Number, c.Revision
+					at, seen[i][c.ObjectID] = c.Number, c.Number
 				}
 				if last && !page.HasMore {
 					return nil
@@ -145,11 +145,13 @@ func TestNumber_concurrentWritersAndReaders_skipNothing(t *testing.T) {
 	close(numbered)
 	must(t, err)
 	must(t, readers.Wait())
-	want, id, revision := map[string]int64{}, "", int64(0)
-	must(t, postgres.ForEach(t.Context(), db.Pool, `SELECT object_id, revision FROM objects`, nil,
-		[]any{&id, &revision}, func() error { want[id] = revision; return nil }))
+	want, id, number := map[string]int64{}, "", int64(0)
+	must(t, postgres.ForEach(t.Context(), db.Pool, `SELECT object_id, number FROM changes`, nil,
+		[]any{&id, &number}, func() error { want[id] = number; return nil }))
+	equal(t, "objects with a number", []string{fmt.Sprint(len(want))},
+		db.QueryStrings(t, `SELECT count(*)::text FROM objects`))
 	for i := range seen {
-		equal(t, "revisions that a reader saw last", want, seen[i])
+		equal(t, "numbers that a reader saw last", want, seen[i])
 	}
 }
 
@@ -196,10 +198,10 @@ func TestRead_filtersAndPages_returnLastChanges(t *testing.T) {
 	}
 }
 
-func TestNumber_specialObjects_areMarked(t *testing.T) {
+func TestReadPage_specialObjects_areMarked(t *testing.T) {
 	db := testkit.Database(t)
 	db.Exec(t, `INSERT INTO sources (number, name, provider) OVERRIDING SYSTEM VALUE VALUES (1, 'a', 'stripe')`)
-	pool := db.Role(t, "processor")
+	pool, reader := db.Role(t, "processor"), db.Role(t, "reader")
 	for set, want := range map[string]changes.Item{
 		`deleted = true`:                       {Deleted: true},
 		`state = NULL, tied_states = '[]'`:     {Redacted: true},
@@ -221,9 +223,72 @@ func TestNumber_specialObjects_areMarked(t *testing.T) {
 			equal(t, "the object", "thing a", got.ObjectType+" "+got.ObjectID)
 		}
 		var got [2]bool
-		must(t, db.Role(t, "reader").QueryRow(t.Context(), `SELECT deleted, redacted FROM mirror.changes`).
-			Scan(&got[0], &got[1]))
+		must(t, reader.QueryRow(t.Context(), `SELECT deleted, redacted FROM mirror.changes`).Scan(&got[0], &got[1]))
 		equal(t, "mirror.changes, "+set, [2]bool{want.Deleted, want.Redacted}, got)
+	}
+}
+
+// A row of the outbox may commit after a row with a later time, and a swap dates its rows back. The
+// times of the changes grow with their numbers nevertheless, also if the object is written again
+// without a change.
+func TestNumber_rowsWithEarlierTimes_getTimesInTheOrderOfNumbers(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	db.Exec(t, `INSERT INTO sources (number, name, provider) OVERRIDING SYSTEM VALUE VALUES (1, 'a', 'stripe')`)
+	pool := db.Role(t, "processor")
+	day := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC)
+	for _, pass := range [][]int{{10}, {5, 20, 15}, {12}, {30}} { // minutes
+		for _, minute := range pass {
+			must(t, change(t.Context(), db.Pool, fmt.Sprint("at ", minute)))
+			db.Exec(t, `UPDATE outbox SET created_at = $1 WHERE NOT numbered AND created_at > '2026-11-03'`,
+				day.Add(time.Duration(minute)*time.Minute))
+		}
+		numberAll(t, pool)
+	}
+	want := []string{"at 10 00:10", "at 5 00:10", "at 20 00:20", "at 15 00:20", "at 12 00:20", "at 30 00:30"}
+	const timesSQL = `SELECT object_id || to_char(changed_at AT TIME ZONE 'UTC', ' HH24:MI') FROM mirror.changes
+		ORDER BY number`
+	equal(t, "times by SQL", want, db.QueryStrings(t, timesSQL))
+	feed, err := changes.ReadFeed(t.Context(), pool)
+	must(t, err)
+	page, err := changes.ReadPage(t.Context(), pool, changes.Query{After: feed.At(0), Limit: 10})
+	must(t, err)
+	var got []string
+	for _, it := range page.Items {
+		got = append(got, it.ObjectID+it.ChangedAt.UTC().Format(" 15:04"))
+	}
+	equal(t, "times by HTTP", want, got)
+	must(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		number, _, err := changes.NumberBefore(t.Context(), tx, day.Add(18*time.Minute))
+		equal(t, "last change before minute 18", int64(2), number)
+		return err
+	}))
+}
+
+// Postern deletes no object. If somebody does, readers continue after it.
+func TestReadPage_changeWithoutObject_isLeftOut(t *testing.T) {
+	t.Parallel()
+	db := testkit.Database(t)
+	pool := db.Role(t, "processor")
+	must(t, change(t.Context(), db.Pool, "a", "b", "c", "d"))
+	numberAll(t, pool)
+	db.Exec(t, `DELETE FROM objects WHERE object_id IN ('a', 'b', 'd')`)
+	feed, err := changes.ReadFeed(t.Context(), pool)
+	must(t, err)
+	for limit := 1; limit <= 5; limit++ {
+		var ids []string
+		for q := (changes.Query{After: feed.At(0), Limit: limit, States: true, MaxBytes: 100}); ; {
+			page, err := changes.ReadPage(t.Context(), pool, q)
+			must(t, err)
+			for _, it := range page.Items {
+				ids = append(ids, it.ObjectID)
+			}
+			if !page.HasMore {
+				break
+			}
+			must(t, q.After.UnmarshalText([]byte(page.Next)))
+		}
+		equal(t, fmt.Sprint("objects with pages of ", limit), []string{"c"}, ids)
 	}
 }
 
@@ -394,6 +459,8 @@ func TestReadPage_manyObjects_readsItsRows(t *testing.T) {
 	db.Exec(t, `UPDATE change_feed SET newest = 30000`)
 	feed, err := changes.ReadFeed(t.Context(), db.Pool)
 	must(t, err)
+	const readSQL = `SELECT sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_xact_user_tables
+		WHERE relname IN ('objects', 'changes')`
 	db.WithEachPlan(t, func(name string, tx pgx.Tx) {
 		for _, c := range []struct {
 			filter   changes.Filter
@@ -401,8 +468,6 @@ func TestReadPage_manyObjects_readsItsRows(t *testing.T) {
 			mostRead int64
 		}{{changes.Filter{}, 100, 300}, {changes.Filter{ID: "obj_000001"}, 0, 10_100}} {
 			var before, after int64
-			const readSQL = `SELECT sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_xact_user_tables
-				WHERE relname IN ('objects', 'changes')`
 			must(t, tx.QueryRow(t.Context(), readSQL).Scan(&before))
 			page, err := changes.ReadPage(t.Context(), tx, changes.Query{Filter: c.filter, After: feed.At(15_000),
 				Limit: 100, States: true, MaxBytes: 1 << 20})
@@ -411,13 +476,15 @@ func TestReadPage_manyObjects_readsItsRows(t *testing.T) {
 			if len(page.Items) != c.items || after-before > c.mostRead {
 				t.Errorf("%s, %+v: %d items, %d rows read", name, c.filter, len(page.Items), after-before)
 			}
-			must(t, tx.QueryRow(t.Context(), readSQL).Scan(&before))
-			_, err = tx.Exec(t.Context(), `SELECT * FROM mirror.changes WHERE number > 15000 ORDER BY number LIMIT 100`)
-			must(t, err)
-			must(t, tx.QueryRow(t.Context(), readSQL).Scan(&after))
-			if after-before > 300 {
-				t.Errorf("%s: a page of mirror.changes reads %d rows", name, after-before)
-			}
+		}
+		var before, after int64
+		must(t, tx.QueryRow(t.Context(), readSQL).Scan(&before))
+		_, err := tx.Exec(t.Context(), `SELECT * FROM mirror.changes WHERE number > $1 ORDER BY number LIMIT 100`,
+			15_000)
+		must(t, err)
+		must(t, tx.QueryRow(t.Context(), readSQL).Scan(&after))
+		if after-before > 300 {
+			t.Errorf("%s: a page of mirror.changes reads %d rows", name, after-before)
 		}
 	})
 }

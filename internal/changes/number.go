@@ -37,9 +37,10 @@ UPDATE change_feed SET server = $1, epochs = (epochs || new_epoch())[greatest(ca
 const setServerSQL = `UPDATE change_feed SET server = $1`
 
 // numberSQL numbers the objects of some rows of the outbox after $1, each object once, in the order
-// of the rows. It does not read the objects: readers do, so that applying need not wait for it. It
-// skips rows that the sender has locked, so that the two never wait for each other in a circle; the
-// next pass takes them.
+// of the rows. It does not read the objects, because that would take processor time from applying:
+// readers join them. It skips rows that the sender has locked, so that the two cannot deadlock; the
+// next pass numbers them. The times grow with the numbers, so that beforeSQL can search them: a row
+// that committed late, or that a swap dated back, gets the time of the change before it.
 const numberSQL = `
 WITH taken AS MATERIALIZED (
   SELECT o.batch FROM outbox o WHERE NOT o.numbered ORDER BY o.batch LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -52,9 +53,9 @@ WITH taken AS MATERIALIZED (
   GROUP BY 1, 2, 3, 4
 ), put AS (
   INSERT INTO changes AS c (source, account, object_type, object_id, number, changed_at)
-  SELECT k.source, k.account, k.object_type, k.object_id, $1 + row_number() OVER (ORDER BY k.batch, k.object_id),
-    k.changed_at
-  FROM keys k
+  SELECT k.source, k.account, k.object_type, k.object_id, $1 + row_number() OVER w,
+    greatest(max(k.changed_at) OVER w, (SELECT x.changed_at FROM changes x WHERE x.number = $1))
+  FROM keys k WINDOW w AS (ORDER BY k.batch, k.object_id ROWS UNBOUNDED PRECEDING)
   ON CONFLICT (object_id, object_type, account, source) DO UPDATE SET number = excluded.number,
     changed_at = excluded.changed_at
   RETURNING c.number

@@ -18,7 +18,7 @@ type Query struct {
 	After  Cursor
 	Latest bool
 	Limit  int
-	// States adds the objects to the changes, up to about MaxBytes of states on one page.
+	// States adds event, version, ambiguity and state, up to about MaxBytes of states on one page.
 	States   bool
 	MaxBytes int
 }
@@ -38,7 +38,7 @@ type Item struct {
 	Deleted bool `json:"deleted"`
 	// True if the state was erased permanently: erase everything that you derived from it.
 	Redacted bool `json:"redacted"`
-	// Time at which the object changed.
+	// Time of the change. It is not earlier than that of the changes before.
 	ChangedAt events.Instant `json:"changed_at"`
 	// The event whose version the object has. It and the members below are left out with
 	// states=false.
@@ -68,11 +68,11 @@ func (p *Page) CursorOf(item int) Cursor { return Cursor{p.next.Epoch, p.Items[i
 // ends before an object with which the stored sizes of the states would exceed $5, but not before
 // the first.
 const objectsSQL = `
-SELECT f.number, f.revision, f.deleted, f.redacted, f.updated_at, f.last_event_id, f.version_final, f.version_at,
-  f.version_seen, f.version_rank, f.ambiguous, f.state
+SELECT f.number, f.revision, f.deleted, f.redacted, f.last_event_id, f.version_final, f.version_at, f.version_seen,
+  f.version_rank, f.ambiguous, f.state
 FROM (
   SELECT k.number, o.revision, o.deleted OR o.version_at = -9223372036854775808 AS deleted,
-    o.state IS NULL AND o.version_at > -9223372036854775808 AND o.tied_states = '[]' AS redacted, o.updated_at,
+    o.state IS NULL AND o.version_at > -9223372036854775808 AND o.tied_states = '[]' AS redacted,
     o.last_event_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.ambiguous,
     CASE WHEN $7::bool THEN o.state END AS state,
     sum(coalesce(pg_column_size(o.state), 0)) OVER (ORDER BY k.number) AS bytes, row_number() OVER (ORDER BY k.number)
@@ -98,21 +98,16 @@ func readPage(ctx context.Context, db postgres.DB, q Query) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	page := Page{Items: make([]Item, len(found))}
-	for i, c := range found {
-		page.Items[i] = Item{Number: c.Number, Source: c.SourceName, Account: c.Account, ObjectType: c.Type,
-			ObjectID: c.ID}
-	}
+	page := Page{Items: make([]Item, 0, len(found))}
 	if len(found) > 0 {
-		n, err := addObjects(ctx, db, q, found, page.Items)
-		if err == nil && n == 0 {
-			err = fmt.Errorf("object %s of change %d is not in the mirror", found[0].ID, found[0].Number)
+		if !q.States {
+			q.MaxBytes = math.MaxInt
 		}
-		if err != nil {
+		if err := page.add(ctx, db, q, found); err != nil {
 			return Page{}, fmt.Errorf("read the objects of changes: %w", err)
 		}
-		if n < len(found) {
-			page.Items, end = page.Items[:n], found[n-1].Number
+		if n := len(page.Items); n > 0 && n < len(found) {
+			end = page.Items[n-1].Number
 		}
 	}
 	page.next, page.HasMore = feed.At(end), end < feed.Newest
@@ -120,13 +115,9 @@ func readPage(ctx context.Context, db postgres.DB, q Query) (Page, error) {
 	return page, nil
 }
 
-// addObjects adds the objects to the first items, as many as the query's MaxBytes allows. It
-// returns their number, at least 1.
-func addObjects(ctx context.Context, db postgres.DB, q Query, found []Change, items []Item) (n int, err error) {
-	maxBytes := q.MaxBytes
-	if !q.States {
-		maxBytes = math.MaxInt
-	}
+// add adds the changes with their objects, as many as the query's MaxBytes allows, at least one. It
+// leaves out a change without an object, as mirror.changes does: Postern deletes no object.
+func (p *Page) add(ctx context.Context, db postgres.DB, q Query, found []Change) error {
 	var sources []int32
 	var accounts, types, ids []string
 	var numbers []int64
@@ -140,31 +131,29 @@ func addObjects(ctx context.Context, db postgres.DB, q Query, found []Change, it
 	var ambiguous bool
 	var object Item
 	size, full := 0, false
-	err = postgres.ForEach(ctx, db, objectsSQL,
-		[]any{sources, accounts, types, ids, maxBytes, numbers, q.States},
-		[]any{&number, &object.Revision, &object.Deleted, &object.Redacted, &object.ChangedAt, &event, &version.Final,
-			&version.At, &version.Seen, &version.Rank, &ambiguous, &object.State},
+	return postgres.ForEach(ctx, db, objectsSQL,
+		[]any{sources, accounts, types, ids, q.MaxBytes, numbers, q.States},
+		[]any{&number, &object.Revision, &object.Deleted, &object.Redacted, &event, &version.Final, &version.At,
+			&version.Seen, &version.Rank, &ambiguous, &object.State},
 		func() error {
 			// Text is larger than what is stored, so the page may end before the rows do.
-			if size += len(object.State); full || n > 0 && size > maxBytes {
+			if size += len(object.State); full || len(p.Items) > 0 && size > q.MaxBytes {
 				full = true
 				return nil
 			}
-			it := &items[n]
-			if it.Number != number {
-				return fmt.Errorf("change %d has no object", it.Number) // objects are never deleted
+			for found[0].Number != number {
+				found = found[1:]
 			}
-			it.Revision, it.Deleted, it.Redacted, it.ChangedAt = object.Revision, object.Deleted, object.Redacted,
-				object.ChangedAt
-			n++
-			if !q.States {
-				return nil
+			c := &found[0]
+			it := Item{Number: number, Source: c.SourceName, Account: c.Account, ObjectType: c.Type, ObjectID: c.ID,
+				Revision: object.Revision, Deleted: object.Deleted, Redacted: object.Redacted, ChangedAt: c.At}
+			if q.States {
+				it.EventID, it.Version, it.Ambiguous = new(event), new(version), new(ambiguous)
+				if it.State = json.RawMessage("null"); object.State != nil {
+					it.State = append(json.RawMessage(nil), object.State...)
+				}
 			}
-			it.EventID, it.Version, it.Ambiguous = new(event), new(version), new(ambiguous)
-			if it.State = json.RawMessage("null"); object.State != nil {
-				it.State = append(json.RawMessage(nil), object.State...)
-			}
+			p.Items = append(p.Items, it)
 			return nil
 		})
-	return n, err
 }

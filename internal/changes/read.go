@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
 	"github.com/postern-gateway/postern/internal/versioning"
 )
@@ -32,6 +33,8 @@ type Change struct {
 	versioning.Key
 	// SourceName is the name of the source.
 	SourceName string
+	// At is the time of the change. It is not earlier than that of the changes before.
+	At events.Instant
 }
 
 // readSQL compares the next $3 changes in ($1, $2] with the filter. It has a row also if none fits.
@@ -40,7 +43,7 @@ WITH part AS MATERIALIZED (
   SELECT c.* FROM changes c WHERE c.number > $1 AND c.number <= $2 ORDER BY c.number LIMIT $3
 )
 SELECT w.rows, w.last, coalesce(c.number, 0), coalesce(c.source, 0), coalesce(c.account, ''),
-  coalesce(c.object_type, ''), coalesce(c.object_id, ''), coalesce(s.name, '')
+  coalesce(c.object_type, ''), coalesce(c.object_id, ''), coalesce(s.name, ''), c.changed_at
 FROM (SELECT count(*) AS rows, coalesce(max(number), 0) AS last FROM part) w LEFT JOIN LATERAL (
   SELECT p.* FROM part p WHERE ($4::int = 0 OR p.source = $4) AND ($5::text IS NULL OR p.account = $5)
     AND ($6::text = '' OR p.object_type = $6) AND ($7::text = '' OR p.object_id = $7) ORDER BY p.number LIMIT $8
@@ -60,7 +63,7 @@ func Read(ctx context.Context, db postgres.DB, after, upTo int64, f Filter, limi
 	var last int64
 	err = postgres.ForEach(ctx, db, readSQL,
 		[]any{after, upTo, compared, f.Source, f.Account, f.Type, f.ID, limit},
-		[]any{&rows, &last, &c.Number, &c.Source, &c.Account, &c.Type, &c.ID, &c.SourceName}, func() error {
+		[]any{&rows, &last, &c.Number, &c.Source, &c.Account, &c.Type, &c.ID, &c.SourceName, &c.At}, func() error {
 			if c.Number != 0 {
 				page = append(page, c)
 			}
