@@ -47,15 +47,19 @@ WITH taken AS MATERIALIZED (
 ), marked AS (
   UPDATE outbox o SET numbered = true WHERE o.batch = ANY (ARRAY(SELECT t.batch FROM taken t))
   RETURNING o.batch, o.sources, o.accounts, o.types, o.ids, o.created_at
+), dated AS (
+  SELECT m.*, greatest(max(m.created_at) OVER (ORDER BY m.batch),
+    (SELECT x.changed_at FROM changes x WHERE x.number = $1)) AS changed_at
+  FROM marked m
 ), keys AS (
-  SELECT k.source, k.account, k.object_type, k.object_id, max(m.batch) AS batch, max(m.created_at) AS changed_at
-  FROM marked m, unnest(m.sources, m.accounts, m.types, m.ids) AS k(source, account, object_type, object_id)
+  SELECT k.source, k.account, k.object_type, k.object_id, max(d.batch) AS batch, max(d.changed_at) AS changed_at
+  FROM dated d, unnest(d.sources, d.accounts, d.types, d.ids) AS k(source, account, object_type, object_id)
   GROUP BY 1, 2, 3, 4
 ), put AS (
   INSERT INTO changes AS c (source, account, object_type, object_id, number, changed_at)
-  SELECT k.source, k.account, k.object_type, k.object_id, $1 + row_number() OVER w,
-    greatest(max(k.changed_at) OVER w, (SELECT x.changed_at FROM changes x WHERE x.number = $1))
-  FROM keys k WINDOW w AS (ORDER BY k.batch, k.object_id ROWS UNBOUNDED PRECEDING)
+  SELECT k.source, k.account, k.object_type, k.object_id, $1 + row_number() OVER (ORDER BY k.batch, k.object_id),
+    k.changed_at
+  FROM keys k
   ON CONFLICT (object_id, object_type, account, source) DO UPDATE SET number = excluded.number,
     changed_at = excluded.changed_at
   RETURNING c.number

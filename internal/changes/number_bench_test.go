@@ -12,7 +12,7 @@ import (
 
 // BenchmarkNumber numbers changes of 20,000 objects, in passes of several transactions of 150
 // objects, as a processor does that applies at full speed. On 2026-11-28 a change cost 17 µs in a
-// pass of 2 transactions, 13 µs in one of 10, and 9 µs in one of 40, in which one change of seven
+// pass of 2 transactions, 14 µs in one of 10, and 10 µs in one of 40, in which one change of seven
 // is followed by another of its object and needs no number:
 //
 //	go test -run '^$' -bench BenchmarkNumber -benchtime 100x ./internal/changes

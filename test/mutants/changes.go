@@ -17,10 +17,12 @@ func changeMutants() []mutant {
 			"DO UPDATE SET number = excluded.number, changed_at = excluded.changed_at",
 			"DO UPDATE SET changed_at = excluded.changed_at"),
 		one("lets the times of changes go back", "Number_rowsWithEarlierTimes",
-			"greatest(max(k.changed_at) OVER w, (SELECT x.changed_at FROM changes x WHERE x.number = $1))", "k.changed_at"),
+			"greatest(max(m.created_at) OVER (ORDER BY m.batch), "+
+				"(SELECT x.changed_at FROM changes x WHERE x.number = $1))", "m.created_at"),
 		one("compares only the times of one pass", "Number_rowsWithEarlierTimes",
-			"greatest(max(k.changed_at) OVER w, (SELECT x.changed_at FROM changes x WHERE x.number = $1))",
-			"max(k.changed_at) OVER w"),
+			"greatest(max(m.created_at) OVER (ORDER BY m.batch), "+
+				"(SELECT x.changed_at FROM changes x WHERE x.number = $1))",
+			"max(m.created_at) OVER (ORDER BY m.batch)"),
 		one("does not report a redacted object", "ReadPage_specialObjects",
 			"AND o.tied_states = '[]' AS redacted,", "AND false AS redacted,"),
 		one("accepts a cursor ahead of the newest number", "Check_afterRestore",
