@@ -49,15 +49,17 @@ CREATE VIEW mirror.changes AS
     o.state IS NULL AND o.version_at > -9223372036854775808 AND o.tied_states = '[]' AS redacted,
     c.changed_at
   FROM postern.changes c JOIN postern.sources s ON s.number = c.source
-  CROSS JOIN LATERAL (SELECT o.* FROM postern.objects o WHERE o.source = c.source AND o.account = c.account
-    AND o.object_type = c.object_type AND o.object_id = c.object_id LIMIT 1) o;
+  CROSS JOIN LATERAL (SELECT o.revision, o.deleted, o.version_at, o.state, o.tied_states FROM postern.objects o
+    WHERE o.source = c.source AND o.account = c.account AND o.object_type = c.object_type
+      AND o.object_id = c.object_id LIMIT 1) o;
 COMMENT ON VIEW mirror.changes IS
   'The last change of each object, with the object as it is now. Read it in the order of number, and continue after '
   'the last one.';
 COMMENT ON COLUMN mirror.changes.source IS 'Name of the source.';
 COMMENT ON COLUMN mirror.changes.revision IS 'Revision of the object as it is now. It grows with each change.';
 COMMENT ON COLUMN mirror.changes.deleted IS 'The object is deleted, or no stored event makes it any more.';
-COMMENT ON COLUMN mirror.changes.redacted IS 'The state was cleared permanently.';
+COMMENT ON COLUMN mirror.changes.redacted IS
+  'The state was cleared permanently. A newer event or refetch makes this false again.';
 
 CREATE VIEW mirror.change_feed AS
   SELECT f.epochs[cardinality(f.epochs)] AS epoch, f.newest, (

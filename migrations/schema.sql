@@ -575,7 +575,7 @@ COMMENT ON COLUMN postern.changes.object_id IS 'The provider''s id of the object
 
 COMMENT ON COLUMN postern.changes.number IS 'Number of the change. An object that changes again gets a greater number.';
 
-COMMENT ON COLUMN postern.changes.changed_at IS 'Time of the change. It is not earlier than that of the changes with lower numbers.';
+COMMENT ON COLUMN postern.changes.changed_at IS 'Time of the change, or that of the previous number if it is later.';
 
 CREATE TABLE postern.objects (
     source integer NOT NULL,
@@ -706,32 +706,11 @@ CREATE VIEW mirror.changes AS
     c.changed_at
    FROM ((postern.changes c
      JOIN postern.sources s ON ((s.number = c.source)))
-     CROSS JOIN LATERAL ( SELECT o_1.source,
-            o_1.account,
-            o_1.object_type,
-            o_1.object_id,
-            o_1.version_final,
-            o_1.version_at,
-            o_1.version_seen,
-            o_1.version_rank,
-            o_1.tied_states,
-            o_1.overflow,
-            o_1.time_from,
-            o_1.time_to,
-            o_1.refetch_after,
-            o_1.ambiguous,
+     CROSS JOIN LATERAL ( SELECT o_1.revision,
             o_1.deleted,
-            o_1.state_hash,
-            o_1.exact_hash,
+            o_1.version_at,
             o_1.state,
-            o_1.sanitized,
-            o_1.last_event_id,
-            o_1.revision,
-            o_1.rule_version,
-            o_1.created_at,
-            o_1.updated_at,
-            o_1.overwritten_at,
-            o_1.overwrite_seen
+            o_1.tied_states
            FROM postern.objects o_1
           WHERE ((o_1.source = c.source) AND (o_1.account = c.account) AND (o_1.object_type = c.object_type) AND (o_1.object_id = c.object_id))
          LIMIT 1) o);
@@ -746,7 +725,7 @@ COMMENT ON COLUMN mirror.changes.revision IS 'Revision of the object as it is no
 
 COMMENT ON COLUMN mirror.changes.deleted IS 'The object is deleted, or no stored event makes it any more.';
 
-COMMENT ON COLUMN mirror.changes.redacted IS 'The state was cleared permanently.';
+COMMENT ON COLUMN mirror.changes.redacted IS 'The state was cleared permanently. A newer event or refetch makes this false again.';
 
 CREATE TABLE postern.events (
     id bigint NOT NULL,

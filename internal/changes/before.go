@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// beforeSQL finds the last change before a time by bisection: the times grow with the numbers. It
-// also says whether each earlier change has its number.
+// beforeSQL finds the last change before a time by bisection: the times never decrease in the order
+// of the numbers. It also says whether each earlier change has its number.
 const beforeSQL = `
 WITH RECURSIVE search(low, high) AS (
   SELECT 0::bigint, f.newest + 1 FROM change_feed f
@@ -24,7 +24,8 @@ SELECT (SELECT low FROM search WHERE high - low <= 1),
 
 // NumberBefore returns the number of the last change before a time. numbered is false if a change
 // before the time has no number yet. An earlier change may have a higher number if its transaction
-// was concurrent, or if another one had locked its row of the outbox.
+// was concurrent, or if another one had locked its row of the outbox. A change by a swap counts as
+// up to processor.changes.publish_after earlier.
 func NumberBefore(ctx context.Context, tx pgx.Tx, at time.Time) (number int64, numbered bool, err error) {
 	// The outbox grows and shrinks, so its plan is not cached.
 	if err := tx.QueryRow(ctx, beforeSQL, pgx.QueryExecModeExec, at).Scan(&number, &numbered); err != nil {

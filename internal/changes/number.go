@@ -39,8 +39,9 @@ const setServerSQL = `UPDATE change_feed SET server = $1`
 // numberSQL numbers the objects of some rows of the outbox after $1, each object once, in the order
 // of the rows. It does not read the objects, because that would take processor time from applying:
 // readers join them. It skips rows that the sender has locked, so that the two cannot deadlock; the
-// next pass numbers them. The times grow with the numbers, so that beforeSQL can search them: a row
-// that committed late, or that a swap dated back, gets the time of the change before it.
+// next pass numbers them. The times never decrease in the order of the numbers, so that beforeSQL
+// can search them: a row that committed late, or that a swap dated back, gets the time of the
+// change before it.
 const numberSQL = `
 WITH taken AS MATERIALIZED (
   SELECT o.batch FROM outbox o WHERE NOT o.numbered ORDER BY o.batch LIMIT $2 FOR UPDATE SKIP LOCKED

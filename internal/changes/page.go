@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 
 	"github.com/postern-gateway/postern/internal/events"
 	"github.com/postern-gateway/postern/internal/postgres"
@@ -38,7 +37,7 @@ type Item struct {
 	Deleted bool `json:"deleted"`
 	// True if the state was erased permanently: erase everything that you derived from it.
 	Redacted bool `json:"redacted"`
-	// Time of the change. It is not earlier than that of the changes before.
+	// Time of the change, or that of the previous number if it is later.
 	ChangedAt events.Instant `json:"changed_at"`
 	// The event whose version the object has. It and the members below are left out with
 	// states=false.
@@ -64,23 +63,24 @@ type Page struct {
 // CursorOf returns the cursor with which a reader continues after an item.
 func (p *Page) CursorOf(item int) Cursor { return Cursor{p.next.Epoch, p.Items[item].Number} }
 
-// objectsSQL reads the objects of some changes, in their order, with their states if $7 says so. It
+// objectsSQL reads the objects of some changes, in their order, with their states if $6 is true. It
 // ends before an object with which the stored sizes of the states would exceed $5, but not before
 // the first.
 const objectsSQL = `
-SELECT f.number, f.revision, f.deleted, f.redacted, f.last_event_id, f.version_final, f.version_at, f.version_seen,
+SELECT f.n, f.revision, f.deleted, f.redacted, f.last_event_id, f.version_final, f.version_at, f.version_seen,
   f.version_rank, f.ambiguous, f.state
 FROM (
-  SELECT k.number, o.revision, o.deleted OR o.version_at = -9223372036854775808 AS deleted,
+  SELECT k.n, o.revision, o.deleted OR o.version_at = -9223372036854775808 AS deleted,
     o.state IS NULL AND o.version_at > -9223372036854775808 AND o.tied_states = '[]' AS redacted,
     o.last_event_id, o.version_final, o.version_at, o.version_seen, o.version_rank, o.ambiguous,
-    CASE WHEN $7::bool THEN o.state END AS state,
-    sum(coalesce(pg_column_size(o.state), 0)) OVER (ORDER BY k.number) AS bytes, row_number() OVER (ORDER BY k.number)
-  FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $6::bigint[]) AS
-    k(source, account, object_type, object_id, number)
+    CASE WHEN $6::bool THEN o.state END AS state,
+    sum(CASE WHEN $6::bool THEN coalesce(pg_column_size(o.state), 0) ELSE 0 END) OVER (ORDER BY k.n) AS bytes,
+    row_number() OVER (ORDER BY k.n)
+  FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS
+    k(source, account, object_type, object_id, n)
   CROSS JOIN LATERAL (SELECT o.* FROM objects o WHERE o.source = k.source AND o.account = k.account
     AND o.object_type = k.object_type AND o.object_id = k.object_id LIMIT 1) o
-) f WHERE f.bytes <= $5 OR f.row_number = 1 ORDER BY f.number`
+) f WHERE f.bytes <= $5 OR f.row_number = 1 ORDER BY f.n`
 
 // readPage reads a page. Errors: ErrCursorEnded.
 func readPage(ctx context.Context, db postgres.DB, q Query) (Page, error) {
@@ -100,9 +100,6 @@ func readPage(ctx context.Context, db postgres.DB, q Query) (Page, error) {
 	}
 	page := Page{Items: make([]Item, 0, len(found))}
 	if len(found) > 0 {
-		if !q.States {
-			q.MaxBytes = math.MaxInt
-		}
 		if err := page.add(ctx, db, q, found); err != nil {
 			return Page{}, fmt.Errorf("read the objects of changes: %w", err)
 		}
@@ -116,24 +113,23 @@ func readPage(ctx context.Context, db postgres.DB, q Query) (Page, error) {
 }
 
 // add adds the changes with their objects, as many as the query's MaxBytes allows, at least one. It
-// leaves out a change without an object, as mirror.changes does: Postern deletes no object.
+// leaves out a change without an object, as mirror.changes does. Postern deletes no object, so only
+// a manual DELETE causes one.
 func (p *Page) add(ctx context.Context, db postgres.DB, q Query, found []Change) error {
 	var sources []int32
 	var accounts, types, ids []string
-	var numbers []int64
 	for i := range found {
 		sources, accounts = append(sources, found[i].Source), append(accounts, found[i].Account)
 		types, ids = append(types, found[i].Type), append(ids, found[i].ID)
-		numbers = append(numbers, found[i].Number)
 	}
-	var number, event int64
+	var n, event int64
 	var version versioning.Version
 	var ambiguous bool
 	var object Item
 	size, full := 0, false
 	return postgres.ForEach(ctx, db, objectsSQL,
-		[]any{sources, accounts, types, ids, q.MaxBytes, numbers, q.States},
-		[]any{&number, &object.Revision, &object.Deleted, &object.Redacted, &event, &version.Final, &version.At,
+		[]any{sources, accounts, types, ids, q.MaxBytes, q.States},
+		[]any{&n, &object.Revision, &object.Deleted, &object.Redacted, &event, &version.Final, &version.At,
 			&version.Seen, &version.Rank, &ambiguous, &object.State},
 		func() error {
 			// Text is larger than what is stored, so the page may end before the rows do.
@@ -141,11 +137,8 @@ func (p *Page) add(ctx context.Context, db postgres.DB, q Query, found []Change)
 				full = true
 				return nil
 			}
-			for found[0].Number != number {
-				found = found[1:]
-			}
-			c := &found[0]
-			it := Item{Number: number, Source: c.SourceName, Account: c.Account, ObjectType: c.Type, ObjectID: c.ID,
+			c := &found[n-1]
+			it := Item{Number: c.Number, Source: c.SourceName, Account: c.Account, ObjectType: c.Type, ObjectID: c.ID,
 				Revision: object.Revision, Deleted: object.Deleted, Redacted: object.Redacted, ChangedAt: c.At}
 			if q.States {
 				it.EventID, it.Version, it.Ambiguous = new(event), new(version), new(ambiguous)
