@@ -186,7 +186,7 @@ COMMENT ON COLUMN changes.object_type IS 'The provider''s type of the object.';
 COMMENT ON COLUMN changes.object_id IS 'The provider''s id of the object.';
 COMMENT ON COLUMN changes.number IS 'Number of the change. An object that changes again gets a greater number.';
 COMMENT ON COLUMN changes.changed_at IS
-  'Time of the change, or that of the previous number if it is later.';
+  'Time of the change, or of the change with the previous number if that is later.';
 
 CREATE TABLE change_feed (
   only_row     boolean PRIMARY KEY DEFAULT true CHECK (only_row),

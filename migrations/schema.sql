@@ -575,7 +575,7 @@ COMMENT ON COLUMN postern.changes.object_id IS 'The provider''s id of the object
 
 COMMENT ON COLUMN postern.changes.number IS 'Number of the change. An object that changes again gets a greater number.';
 
-COMMENT ON COLUMN postern.changes.changed_at IS 'Time of the change, or that of the previous number if it is later.';
+COMMENT ON COLUMN postern.changes.changed_at IS 'Time of the change, or of the change with the previous number if that is later.';
 
 CREATE TABLE postern.objects (
     source integer NOT NULL,

@@ -37,7 +37,7 @@ type Item struct {
 	Deleted bool `json:"deleted"`
 	// True if the state was erased permanently: erase everything that you derived from it.
 	Redacted bool `json:"redacted"`
-	// Time of the change, or that of the previous number if it is later.
+	// Time of the change, or of the change with the previous number if that is later.
 	ChangedAt events.Instant `json:"changed_at"`
 	// The event whose version the object has. It and the members below are left out with
 	// states=false.

@@ -33,7 +33,7 @@ type Change struct {
 	versioning.Key
 	// SourceName is the name of the source.
 	SourceName string
-	// At is the time of the change, or that of the previous number if it is later.
+	// At is the time of the change, or of the change with the previous number if that is later.
 	At events.Instant
 }
 
